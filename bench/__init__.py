@@ -1,0 +1,1 @@
+"""Load generation and the scripts behind every number; the scripted engine."""

@@ -1,0 +1,1 @@
+"""The response cache: answers that may be served again."""

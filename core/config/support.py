@@ -1,0 +1,42 @@
+"""Keys whose place in the document is fixed but which this version cannot honour.
+
+A setting that would silently do nothing is refused, with the value that is legal.
+"""
+
+from core.config.records import Config
+from core.errors import Problem
+
+
+def unsupported(config: Config) -> list[Problem]:
+    """Every setting that asks for something this version does not do."""
+    semantic, router = config.cache.semantic, config.router
+    checks = [
+        ("gateway.workers", config.gateway.workers > 1, "1"),
+        ("auth.store", config.auth.store != "memory", "memory"),
+        ("cache.store", config.cache.store != "memory", "memory"),
+        ("cache.semantic.judge", semantic.judge is not None, "null"),
+        ("cache.semantic.shadow_rate", semantic.shadow_rate > 0, "0.0"),
+        ("router.labels.rate", router.labels.rate > 0, "0.0"),
+        ("router.cascade.enabled", router.cascade.enabled, "false"),
+    ]
+    for index, key in enumerate(config.auth.keys):
+        at = f"auth.keys[{index}]"
+        checks += [
+            (f"{at}.concurrency", key.concurrency is not None, "null"),
+            (f"{at}.requests_per_minute", key.requests_per_minute is not None, "null"),
+            (f"{at}.tokens_per_minute", key.tokens_per_minute is not None, "null"),
+            (f"{at}.monthly_budget", key.monthly_budget is not None, "null"),
+            (f"{at}.priority", key.priority != "normal", "normal"),
+            (f"{at}.weight", key.weight != 1, "1"),
+        ]
+    for name, tier in config.tiers.items():
+        checks += [
+            (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
+            (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
+            (f"tiers.{name}.fallback", tier.fallback is not None, "null"),
+        ]
+    return [
+        Problem(path, f"not supported by this version; the only legal value is {legal}")
+        for path, asked, legal in checks
+        if asked
+    ]

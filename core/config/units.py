@@ -1,0 +1,37 @@
+"""Durations and sizes as people write them in the configuration."""
+
+import re
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_BYTES = {"B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+
+DURATION_PATTERN = rf"^{_DURATION.pattern}$"
+SIZE_PATTERN = rf"^{_SIZE.pattern}$"
+
+
+def parse_duration(text: object) -> float:
+    """Seconds of a duration such as `250ms`, `30s`, `10m`, `1h`, `7d`.
+
+    Raises ValueError for anything else: a bare number has no unit and is refused.
+    """
+    match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"not a duration: {text!r}; legal is a number with ms, s, m, h or d, such as 250ms or 30s")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_size(text: object) -> int:
+    """Bytes of a size such as `4MiB` (powers of 1,024) or `640GB` (powers of 1,000).
+
+    Raises ValueError for anything else: a bare number has no unit and is refused.
+    """
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"not a size: {text!r}; legal is a number with B, KB, MB, GB, KiB, MiB or GiB, such as 4MiB")
+    return int(float(match[1]) * _BYTES[match[2]])

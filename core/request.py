@@ -1,0 +1,133 @@
+"""An inference request, parsed once at the edge and read by cache, router and gateway."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, cast
+
+import orjson
+from pydantic import JsonValue
+
+from core.errors import BadRequest
+
+RouteKind = Literal["chat", "completion"]
+Body = Mapping[str, JsonValue]
+
+# The head and the tail of what is longer are looked at, in characters: bounded work whatever the prompt's size.
+WINDOW_CHARS = 8000
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """A chat or text completion request. `body` is the client's JSON object, minus what `parse` settles."""
+
+    kind: RouteKind
+    body: Body
+
+    @property
+    def model(self) -> str:
+        """What the client asked for: `auto`, a tier, a model or an adapter."""
+        return cast("str", self.body["model"])
+
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is to be streamed."""
+        return self.body.get("stream") is True
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a streamed answer ends with a usage chunk."""
+        options = self.body.get("stream_options")
+        return isinstance(options, Mapping) and options.get("include_usage") is True
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, JsonValue]]:
+        """The chat messages; empty for a text completion."""
+        return cast("Sequence[Mapping[str, JsonValue]]", self.body.get("messages", ())) if self.kind == "chat" else ()
+
+    @cached_property
+    def user_text(self) -> str | None:
+        """Text of the last message where a user wrote it (content parts joined by newlines); else None.
+
+        A text completion's prompt where it is one string.
+        """
+        if self.kind == "completion":
+            prompt = self.body.get("prompt")
+            return prompt if isinstance(prompt, str) else None
+        last = self.messages[-1]
+        return content_text(last.get("content")) if last.get("role") == "user" else None
+
+    @cached_property
+    def has_images(self) -> bool:
+        """Whether any message carries a content part that is not text."""
+        return any(
+            isinstance(part, Mapping) and part.get("type") not in (None, "text", "input_text", "refusal")
+            for message in self.messages
+            if isinstance(content := message.get("content"), list)
+            for part in content
+        )
+
+    @cached_property
+    def has_tools(self) -> bool:
+        """Whether tools are offered, or were called earlier in the conversation."""
+        if self.body.get("tools") or self.body.get("functions"):
+            return True
+        return any(
+            message.get("role") in ("tool", "function") or message.get("tool_calls") or message.get("function_call")
+            for message in self.messages
+        )
+
+
+def content_text(content: JsonValue) -> str | None:
+    """The text of a message's content: a string, or its text parts joined by newlines; None where there is none."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    parts = [part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, str | dict)]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n".join(texts) if texts else None
+
+
+def window(text: str, limit: int = WINDOW_CHARS) -> tuple[str, bool]:
+    """The text, or the head and tail of it in `limit` characters, and whether anything was left out."""
+    if len(text) <= limit:
+        return text, False
+    half = limit // 2
+    return f"{text[:half]}\n{text[-half:]}", True
+
+
+def parse(raw: bytes, kind: RouteKind) -> InferenceRequest:
+    """The request in a JSON body.
+
+    `max_completion_tokens` wins over `max_tokens` where both are given, as in vLLM. Raises BadRequest with the
+    offending parameter; unknown fields are kept.
+    """
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", code="invalid_json")
+    _require(isinstance(body.get("model"), str) and body["model"], "model", "must be a non-empty string")
+    for flag in ("stream",):
+        _require(isinstance(body.get(flag), bool | None), flag, "must be true or false")
+    options = body.get("stream_options")
+    _require(options is None or isinstance(options, dict), "stream_options", "must be an object")
+    _require("kv_transfer_params" not in body, "kv_transfer_params", "is not accepted from clients")
+    if kind == "chat":
+        messages = body.get("messages")
+        _require(isinstance(messages, list) and messages, "messages", "must be a non-empty array")
+        for index, message in enumerate(messages or ()):
+            good = isinstance(message, dict) and isinstance(message.get("role"), str)
+            _require(good, f"messages[{index}]", "must be an object with a role")
+    else:
+        _require(body.get("prompt") is not None, "prompt", "is required")
+    if body.get("max_completion_tokens") is not None and "max_tokens" in body:
+        del body["max_tokens"]
+    return InferenceRequest(kind, body)
+
+
+def _require(good: object, param: str, message: str) -> None:
+    if not good:
+        raise BadRequest(f"{param} {message}", param=param)

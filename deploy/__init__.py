@@ -1,0 +1,1 @@
+"""Tiers as vLLM deployments on Ray Serve."""

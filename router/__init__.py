@@ -1,0 +1,1 @@
+"""The complexity classifier: which tier a request needs."""
