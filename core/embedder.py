@@ -56,6 +56,9 @@ class SentenceTransformerEncoder:
     def __init__(self, model: str = MINILM, source: str | None = None) -> None:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # heavy: see the module's docstring
 
+        from transformers.utils import logging  # noqa: PLC0415  # heavy: see the module's docstring
+
+        logging.disable_progress_bar()
         packaged = packaged_minilm() if source is None and model == MINILM else None
         self._model = SentenceTransformer(str(source or packaged or model), device="cpu")
         self.name = model
