@@ -55,7 +55,6 @@ class SentenceTransformerEncoder:
 
     def __init__(self, model: str = MINILM, source: str | None = None) -> None:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # heavy: see the module's docstring
-
         from transformers.utils import logging  # noqa: PLC0415  # heavy: see the module's docstring
 
         logging.disable_progress_bar()

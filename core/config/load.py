@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from core.config.records import Config
 from core.config.support import unsupported
+from core.config.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
 from core.errors import ConfigError, Problem
 
 PREFIX = "FOREBAY__"
@@ -125,7 +126,21 @@ def resolve_secret(reference: str, environ: Mapping[str, str] = os.environ) -> s
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the document."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    described = Config.model_json_schema()
+    for record in (described, *described["$defs"].values()):
+        for key in record.get("properties", {}).values():
+            _write_default(key)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
+
+
+def _write_default(key: dict[str, Any]) -> None:
+    """Gives a duration's or size's default as it is written in the document."""
+    patterns = {branch.get("pattern") for branch in (key, *key.get("anyOf", ()))}
+    if key.get("default") is not None:
+        if DURATION_PATTERN in patterns:
+            key["default"] = format_duration(key["default"])
+        elif SIZE_PATTERN in patterns:
+            key["default"] = format_size(key["default"])
 
 
 def _copy(value: Document) -> Document:

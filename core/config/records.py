@@ -4,19 +4,44 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from core.config.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
+from core.config.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 
 TIER_NAMES = ("small", "frontier")
 TierName = Literal["small", "frontier"]
 Capability = Literal["text", "tools", "json", "vision"]
 
+# In records a duration is in seconds and a size in bytes; in JSON both are written as people write them.
 Duration = Annotated[
-    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
-Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN})]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
+]
 
 _REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:.+"
 _URL_PATTERN = r"https?://[^/@\s?#]+(/[^\s?#]*)?"

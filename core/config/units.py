@@ -27,6 +27,22 @@ def parse_duration(text: object) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def format_duration(seconds: float) -> str:
+    """The duration in the largest unit that takes it as a whole number, else in seconds; `parse_duration` reads it."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count = seconds / _SECONDS[unit]
+        if seconds and abs(count - round(count)) < 1e-9 * count:
+            return f"{round(count)}{unit}"
+    return f"{Decimal(repr(float(seconds))):f}s"
+
+
+def format_size(count: int) -> str:
+    """The size in the largest binary unit that takes it as a whole number; `parse_size` reads it."""
+    fitting = [unit for unit in ("TiB", "GiB", "MiB", "KiB") if count and count % _BYTES[unit] == 0]
+    unit = fitting[0] if fitting else "B"
+    return f"{count // _BYTES[unit]}{unit}"
+
+
 def parse_size(text: object) -> int:
     """Bytes of a size such as `4MiB` (powers of 1,024) or `640GB` (powers of 1,000).
 

@@ -156,6 +156,16 @@ def test_secrets_are_given_by_reference_and_resolved_where_they_are_used(tmp_pat
             resolve_secret(missing, {"OTHER": SECRET, "TIER_KEY": ""})
 
 
+def test_a_configuration_written_as_json_is_read_as_the_same() -> None:
+    config = validate(
+        {
+            **with_tier(urls=["http://h:1"], timeout={"idle": "250ms"}),
+            "gateway": {"sse_ping": "90s", "max_body_size": "1KB"},
+        }
+    )
+    assert validate(config.model_dump(mode="json")) == config
+
+
 def test_a_trailing_v1_of_a_server_address_is_accepted() -> None:
     config = validate(with_tier(urls=["http://h:1/v1", "http://h:2/", "https://h/prefix/v1/"]))
     assert config.tiers.small is not None

@@ -34,8 +34,10 @@ def test_the_schema_is_a_valid_schema() -> None:
 
 
 @pytest.mark.parametrize(("path", "node"), [pytest.param(*item, id=item[0]) for item in properties(SCHEMA)])
-def test_every_key_has_a_description(path: str, node: Mapping[str, Any]) -> None:
+def test_every_key_has_a_description_and_a_default_that_it_accepts(path: str, node: Mapping[str, Any]) -> None:
     assert described(node)
+    if "default" in node:
+        jsonschema.validate(node["default"], {**node, "$defs": SCHEMA["$defs"]})
 
 
 def test_the_walk_reaches_the_deepest_keys() -> None:

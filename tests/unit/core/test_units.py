@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.config.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
+from core.config.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size, parse_duration, parse_size
 
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
@@ -23,6 +23,22 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None
 @given(st.integers(0, 2**40), st.sampled_from(sorted(BYTES)))
 def test_a_size_is_exact_in_bytes(number: int, unit: str) -> None:
     assert parse_size(f"{number}{unit}") == number * BYTES[unit]
+
+
+@given(st.floats(0, 1e9))
+def test_a_written_duration_is_read_as_the_same_time(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-9)
+
+
+@given(st.integers(0, 2**60))
+def test_a_written_size_is_read_as_the_same_number_of_bytes(count: int) -> None:
+    assert parse_size(format_size(count)) == count
+
+
+def test_durations_and_sizes_are_written_as_people_do() -> None:
+    written = [format_duration(seconds) for seconds in (0.05, 0.25, 2, 90, 600, 3600, 604800, 0, 0.0001)]
+    assert written == ["50ms", "250ms", "2s", "90s", "10m", "1h", "7d", "0.0s", "0.0001s"]
+    assert [format_size(count) for count in (4 * 2**20, 1000, 3 * 2**30, 0)] == ["4MiB", "1000B", "3GiB", "0B"]
 
 
 def test_decimal_units_are_powers_of_1000_and_binary_units_of_1024() -> None:
