@@ -67,7 +67,11 @@ def normalised(status: int, raw: bytes) -> bytes:
     except orjson.JSONDecodeError:
         return orjson.dumps(envelope(_text(raw, status), _kind(status), None, status))
     inner = value.get("error") if isinstance(value, dict) else None
-    if isinstance(inner, dict) and {"message", "type", "param", "code"} <= inner.keys() and isinstance(inner["type"], str):
+    if (
+        isinstance(inner, dict)
+        and {"message", "type", "param", "code"} <= inner.keys()
+        and isinstance(inner["type"], str)
+    ):
         return raw
     return orjson.dumps({"error": error_object(value, status)})
 

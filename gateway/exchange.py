@@ -36,8 +36,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query", "request_id",
-        "started", "status",
+        "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query", "raw_path",
+        "request_id", "started", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
@@ -46,6 +46,7 @@ class Exchange:
         self.arrived = arrived
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
         self.query: bytes = scope.get("query_string", b"")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id(self.headers.get(b"x-request-id"))

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 
-class ClientGone(Exception):  # noqa: N818  # not a fault of ours: the client closed its connection
+class ClientGone(Exception):  # not a fault of ours: the client closed its connection
     """The client closed its connection before its answer was complete."""
 
 

@@ -94,7 +94,8 @@ class StreamMeter:
         for choice in choices:
             if not isinstance(choice, dict):
                 return Look.CONTENT
-            index = choice.get("index", 0)
+            number = choice.get("index")
+            index = number if isinstance(number, int) else 0
             self._seen = True
             if choice.get("finish_reason") is not None:
                 self._open.discard(index)

@@ -1,6 +1,6 @@
 """Every metric of the gateway in one table, on a registry of its own; children of labelled metrics are cached."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -65,7 +65,9 @@ TABLE = (
     Spec("forebay_cache_lookups_total", "counter", "Cache lookups", ("layer", "result")),
     Spec("forebay_cache_similarity", "histogram", "Best similarity per semantic lookup", (), _UNIT),
     Spec("forebay_cache_entries", "gauge", "Stored answers that the layer can serve", ("layer",)),
-    Spec("forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"),
+    Spec(
+        "forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"
+    ),
     Spec("forebay_saved_tokens_total", "counter", "Output tokens that were not generated", ("source",)),
     Spec("forebay_saved_cost_total", "counter", "Cost avoided, in the unit of the tiers' prices", ("source",)),
     Spec("forebay_embed_seconds", "histogram", "One forward pass of the embedder", (), _EMBED),
@@ -110,7 +112,11 @@ class Family(Generic[Metric]):
             value = values[self._bounded]
             if value not in self._values and len(self._values) >= MAX_VALUES:
                 # Not remembered under its own name: the cap bounds this dictionary too.
-                return self(*values[: self._bounded], OTHER, *values[self._bounded + 1 :]) if value != OTHER else self._child(values)
+                return (
+                    self(*values[: self._bounded], OTHER, *values[self._bounded + 1 :])
+                    if value != OTHER
+                    else self._child(values)
+                )
             self._values.add(value)
         child = self._child(values)
         self._children[values] = child
@@ -165,10 +171,6 @@ class Metrics:
         self.tenant_shed = counter("tenant_shed_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
-
-    def watch(self, gauge: Gauge, read: Callable[[], float]) -> None:
-        """Let a gauge be read when it is scraped."""
-        gauge.set_function(read)
 
     def render(self) -> bytes:
         """The exposition text. Takes milliseconds with many label values: call it off the event loop."""

@@ -26,10 +26,15 @@ class Patience:
         self.waited = 0.0
 
     def begin(self) -> None:
-        """The request is being sent."""
+        """The request is being sent, for the first time or again."""
         now = self._clock.monotonic()
-        self._due, self._ends, self._since = now + self._limits.first_token, now + self._limits.total, now
-        self._arm(min(self._limits.first_token, self._limits.total))
+        self._content = False
+        self._due = now + self._limits.first_token
+        if self._timer is None:
+            self._ends, self._since = now + self._limits.total, now
+        else:
+            self._timer.cancel()
+        self._arm(min(self._limits.first_token, self._ends - now))
 
     def content(self) -> None:
         """The first content has come: between chunks, `idle` counts."""

@@ -4,8 +4,6 @@ Only whole events are forwarded, so that an answer that breaks off can still end
 out is a usage chunk that the gateway asked for and the client did not.
 """
 
-from collections.abc import AsyncIterator
-
 import orjson
 
 from core.clock import Clock
@@ -17,7 +15,7 @@ from gateway.patience import Patience
 from gateway.sse import EventSplitter, EventTooLarge, data_of
 from gateway.upstream.base import Broken, Reply
 
-# What may precede the first content (role chunks, comments) is held back up to here, so that an error still has a status.
+# What precedes the first content (role chunks, comments) is held back up to here, so that an error has its status.
 MAX_HELD = 8 * 1024
 
 # Headers of one hop, and those that this hop decides itself.
@@ -36,7 +34,11 @@ STREAM_HEADERS: Headers = [
 
 def passed_headers(headers: Headers) -> Headers:
     """The engine's response headers that the client may see, besides the content type."""
-    return [(name, value) for name, value in headers if (low := name.lower()) not in _OWN and not low.startswith(b"x-forebay-")]
+    return [
+        (name, value)
+        for name, value in headers
+        if (low := name.lower()) not in _OWN and not low.startswith(b"x-forebay-")
+    ]
 
 
 def content_type(headers: Headers) -> bytes:
@@ -57,11 +59,9 @@ class EventRelay:
     again. Raises EngineFault for an error event, Broken where the answer is cut.
     """
 
-    def __init__(
-        self, reply: Reply, meter: StreamMeter, patience: Patience, clock: Clock, *, show_usage: bool
-    ) -> None:
+    def __init__(self, reply: Reply, meter: StreamMeter, patience: Patience, clock: Clock, *, show_usage: bool) -> None:
         self._meter, self._patience, self._clock, self._show_usage = meter, patience, clock, show_usage
-        self._chunks: AsyncIterator[bytes] = reply.chunks()
+        self._reply = reply
         self._splitter = EventSplitter()
         self._last: bytes | None = None
         self.held = b""
@@ -70,8 +70,8 @@ class EventRelay:
         """Read to the first content, to the end of the stream, or until MAX_HELD bytes are held."""
         begun = False
         while not begun and self._last is None:
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
+            chunk = await self._reply.read()
+            if not chunk:
                 self._ended()
                 return
             shown, begun = self._take(chunk)
@@ -83,9 +83,9 @@ class EventRelay:
         patience = self._patience
         while self._last is None:
             patience.wait()
-            chunk = await anext(self._chunks, None)
+            chunk = await self._reply.read()
             now = patience.got()
-            if chunk is None:
+            if not chunk:
                 self._ended()
                 break
             shown, content = self._take(chunk)
@@ -137,5 +137,5 @@ class EventRelay:
 
 
 def error_event(body: bytes) -> bytes:
-    """An error as the last event of a stream, in the OpenAI dialect. No `[DONE]` follows: the answer is not complete."""
+    """An error as the last event of a stream, as OpenAI writes it. No `[DONE]` follows: the answer is not complete."""
     return b"data: " + body + b"\n\n"

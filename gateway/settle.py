@@ -46,5 +46,3 @@ class Settlement:
 def cost(price: Price, input_tokens: int, output_tokens: int) -> float:
     """What so many tokens cost on a tier."""
     return (price.input * input_tokens + price.output * output_tokens) / 1e6
-
-

@@ -14,7 +14,7 @@ _BOM = b"\xef\xbb\xbf"
 MAX_EVENT = 16 * 1024**2
 
 
-class EventTooLarge(ValueError):  # noqa: N818  # the name says what is wrong
+class EventTooLarge(ValueError):  # the name says what is wrong
     """An event did not end within MAX_EVENT bytes."""
 
 

@@ -55,10 +55,12 @@ class Targets:
         target = self._names.get(model)
         if target is None:
             names = ", ".join(sorted(self._names))
-            raise NotFound(f"the model {model[:200]!r} does not exist; known: {names}", code="model_not_found", param="model")
+            raise NotFound(
+                f"the model {model[:200]!r} does not exist; known: {names}", code="model_not_found", param="model"
+            )
         if tier_header is None:
             return target
-        forced = self._tiers.get(tier_header)  # type: ignore[call-overload]  # any text may come; only names are found
+        forced = next((known for name, known in self._tiers.items() if name == tier_header), None)
         if forced is None:
             legal = "not configured here" if tier_header in TIER_NAMES else f"one of {', '.join(TIER_NAMES)} is legal"
             raise BadRequest(f"x-forebay-tier {tier_header[:50]!r}: {legal}", param="x-forebay-tier")

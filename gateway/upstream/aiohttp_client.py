@@ -1,6 +1,6 @@
 """The upstream client on aiohttp: one pool of keep-alive connections for all tiers."""
 
-from collections.abc import AsyncIterator
+import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -24,14 +24,24 @@ class AiohttpReply:
         self.status = response.status
         self.headers: Headers = list(response.raw_headers)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        read = self._response.content.readany
+    async def read(self) -> bytes:
+        """The next piece of the body."""
         try:
-            while chunk := await read():
-                yield chunk
+            return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
             raise Broken(f"the answer broke off: {_named(error)}") from error
+
+    async def finish(self, limit: float) -> None:
+        """Read the end of the body."""
+        content = self._response.content
+        if content.at_eof():
+            return
+        try:
+            async with asyncio.timeout(limit):
+                while await content.readany():
+                    pass
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return
 
     def close(self) -> None:
         """Give the connection back where the body is complete, else drop it."""
@@ -47,8 +57,9 @@ class AiohttpUpstream:
         self._urls: dict[tuple[str, str], URL] = {}
 
     async def __aenter__(self) -> Self:
-        # Admission bounds what is in flight; a second limit in the pool would be a hidden queue.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0, ttl_dns_cache=5)
+        # Admission bounds what is in flight; a second limit in the pool would be a hidden queue. vLLM's server closes
+        # idle connections after 5 s: ours go first.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=5)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),

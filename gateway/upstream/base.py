@@ -9,7 +9,7 @@ UpstreamTimeout (504, core.errors)
 └── ConnectTimeout     no connection in time: nothing was sent, another server may be tried
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,15 +50,19 @@ class Call:
 class Reply(Protocol):
     """The head of an answer, and its body while it arrives.
 
-    `headers` keep their order, names as sent. `chunks` yields the body as it comes off the connection, decompressed;
-    it raises Broken where the body ends before it is complete. `close` is idempotent and never waits: it drops the
-    connection unless the body was read to its end. The caller closes every reply.
+    `headers` keep their order, names as sent. `read` waits for the next piece of the body, decompressed, and gives b""
+    at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing. `finish`
+    reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises. `close`
+    is idempotent and never waits: it drops the connection unless the body was read to its end. The caller closes every
+    reply.
     """
 
     status: int
     headers: Headers
 
-    def chunks(self) -> AsyncIterator[bytes]: ...
+    async def read(self) -> bytes: ...
+
+    async def finish(self, limit: float) -> None: ...
 
     def close(self) -> None: ...
 

@@ -109,10 +109,11 @@ class Replicas:
                 raise await fault(reply)
             begun = await begin(reply)
             good = True
-            return reply, begun
         except (ConnectFailed, ConnectTimeout, Broken):
             replica.avoid_until = self._clock.monotonic() + COOL_OFF
             raise
+        else:
+            return reply, begun
         finally:
             if not good:
                 replica.outstanding -= 1
@@ -147,7 +148,7 @@ async def fault(reply: Reply) -> EngineFault:
     """The error that a reply with such a status carries; reads its body."""
     parts: list[bytes] = []
     size = 0
-    async for chunk in reply.chunks():
+    while chunk := await reply.read():
         parts.append(chunk)
         size += len(chunk)
         if size > MAX_ERROR_BODY:
