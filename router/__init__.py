@@ -1,1 +1,1 @@
-"""The complexity classifier: which tier a request needs."""
+"""The complexity classifier: features, classifier file, decision, training and evaluation."""

@@ -1,0 +1,70 @@
+"""From an ask to its complexity: how likely the small tier's answer is not good enough."""
+
+import importlib.resources
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.artefact import Artefact, Recipe, read
+from router.features import extract
+
+
+@dataclass(frozen=True)
+class Score:
+    """`complexity`: probability, 0..1, that the small tier is not good enough for the ask.
+
+    `familiar`: False where the ask lies outside the training data or came without a vector; then the complexity is that
+    of the words and the form of the ask alone, which carry over to other topics better than a vector does.
+    """
+
+    complexity: float
+    familiar: bool
+
+
+class Classifier:
+    """A trained artefact, ready to score. Stateless and without I/O after construction; safe to share."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self._artefact = artefact
+
+    @classmethod
+    def load(cls, path: Path | None) -> Self:
+        """The classifier in a file, None for the shipped one. Raises ConfigError for a file that cannot be trusted."""
+        if path is not None:
+            return cls(read(path))
+        with importlib.resources.as_file(importlib.resources.files("router") / "default.json") as shipped:
+            return cls(read(shipped))
+
+    @property
+    def embedder(self) -> str:
+        """Name of the embedding model whose vectors this classifier reads."""
+        return self._artefact.embedder
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it was trained and what it reached."""
+        return self._artefact.recipe
+
+    def score(self, text: str, vector: NDArray[np.float32] | None) -> Score:
+        """The complexity of an ask.
+
+        `text`: the user's ask alone. `vector`: its embedding, shape (dim,), norm 1, of the model named by `embedder`;
+        None where it is not at hand. Raises ValueError for a vector of another length.
+        """
+        model = self._artefact
+        features = ((extract(text) - model.mean) / model.scale).astype(np.float32)
+        if vector is None:
+            return Score(_probability(model.plain.logit(features)), familiar=False)
+        if vector.shape != (model.dim,):
+            raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
+        if float((model.prototypes @ vector).max()) < model.familiar_at:
+            return Score(_probability(model.plain.logit(features)), familiar=False)
+        return Score(_probability(model.full.logit(np.concatenate([vector, features]))), familiar=True)
+
+
+def _probability(logit: float) -> float:
+    return 1 / (1 + math.exp(-max(min(logit, 30.0), -30.0)))

@@ -1,0 +1,69 @@
+"""Which tier a conversation has reached, remembered within bounds.
+
+A conversation is known by its tenant and its messages up to the previous user turn: clients send the whole history each
+time, so the history up to a turn is the name of the conversation when the next turn comes.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import orjson
+from pydantic import JsonValue
+
+from core.config import TierName
+from core.request import InferenceRequest
+
+Messages = Sequence[Mapping[str, JsonValue]]
+Key = bytes
+
+
+class Conversations:
+    """The tier of the last `max_entries` conversations; the least recently used is forgotten first.
+
+    For one event loop: no locks. An entry takes about 250 bytes, whatever the length of the conversation.
+    """
+
+    def __init__(self, max_entries: int = 50_000) -> None:
+        self._tiers: OrderedDict[Key, TierName] = OrderedDict()
+        self._max_entries = max_entries
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    def floor(self, tenant: str, request: InferenceRequest) -> TierName | None:
+        """The tier that this request's conversation has reached; None where it is not known or has just begun."""
+        messages = request.messages
+        turns = _user_turns(messages)
+        if not turns:
+            return None
+        # After the assistant's or a tool's message the last user turn is the previous one.
+        previous = turns[-1] if turns[-1] < len(messages) - 1 else (turns[-2] if len(turns) > 1 else None)
+        if previous is None:
+            return None
+        key = _key(tenant, messages[: previous + 1])
+        tier = self._tiers.get(key)
+        if tier is not None:
+            self._tiers.move_to_end(key)
+        return tier
+
+    def remember(self, tenant: str, request: InferenceRequest, tier: TierName) -> None:
+        """Note the tier that serves this request. A conversation once on the frontier tier stays noted there."""
+        turns = _user_turns(request.messages)
+        if not turns:
+            return
+        key = _key(tenant, request.messages[: turns[-1] + 1])
+        self._tiers[key] = "frontier" if self._tiers.get(key) == "frontier" else tier
+        self._tiers.move_to_end(key)
+        while len(self._tiers) > self._max_entries:
+            self._tiers.popitem(last=False)
+
+
+def _user_turns(messages: Messages) -> list[int]:
+    return [index for index, message in enumerate(messages) if message.get("role") == "user"]
+
+
+def _key(tenant: str, messages: Messages) -> Key:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(orjson.dumps([tenant, *messages], option=orjson.OPT_SORT_KEYS))
+    return digest.digest()

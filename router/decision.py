@@ -1,0 +1,190 @@
+"""Which tier serves a request: a plain function of the request, the tiers and what is known about the conversation.
+
+The order is fixed. An explicit choice wins; with one tier there is no choice; a tier that cannot do what the request
+needs is out; a conversation never moves down; the rest is the complexity score against the threshold.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from core.config import TierName
+from core.errors import BadRequest
+from core.request import InferenceRequest, content_text
+from router.classifier import Score
+
+Reason = Literal[
+    "override",  # the request names a tier or its model
+    "only_tier",  # one tier is configured
+    "vision",  # only this tier takes images
+    "tools",  # only this tier takes tools
+    "json",  # only this tier gives structured output
+    "context",  # the request is certainly too long for the other tier
+    "sticky",  # the conversation is there already
+    "complexity",  # the score against the threshold
+    "unfamiliar",  # the same, for an ask that is unlike the training data
+    "no_text",  # nothing to score: the frontier tier, as a wrong answer costs more than a long one
+]
+
+# Fields by which clients ask for structured output: OpenAI's, then vLLM's own.
+_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+_APPROVAL = re.compile(
+    r"""(?:(?:yes|yeah|yep|yup|ok|okay|k|sure|fine|good|great|perfect|right|correct|exactly|agreed|approved|please|thanks|thank
+    |you|do|it|that|this|so|go|ahead|on|for|continue|proceed|next|more|again|confirm|confirmed|sounds|looks|lgtm|both|all
+    |keep|going|with|the|first|second|one|y|let'?s|let|us|now|and|then
+    |ja|jawohl|gerne|gern|mach|mache|machen|das|weiter|bitte|genau|passt|einverstanden|los|es|so|danke
+    |si|sí|vale|claro|hazlo|adelante|sigue|continua|continúa|por|favor|de|acuerdo|gracias|dale
+    |oui|d'accord|daccord|accord|vas|y|fais|le|continue|parfait|s'il|te|vous|plait|plaît|merci
+    |好|好的|可以|是的|对|行|继续|请继续|没问题|同意|就这样|嗯|请|做吧|开始吧|はい|続けて|네|да|давай|продолжай)[\s,.!;:\-\uff0c\u3002\uff01]*){1,7}""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_LONGEST_APPROVAL = 60
+
+
+@dataclass(frozen=True)
+class TierFacts:
+    """What a tier can do. `context`: its context length in tokens, None where it is not known."""
+
+    model: str
+    capabilities: frozenset[str]
+    context: int | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The tier, why, and the score and threshold it was decided with (`complexity` None: not scored)."""
+
+    tier: TierName
+    reason: Reason
+    complexity: float | None
+    threshold: float
+
+
+def decide(
+    request: InferenceRequest,
+    tiers: Mapping[TierName, TierFacts],
+    *,
+    forced: TierName | None,
+    floor: TierName | None,
+    score: Score | None,
+    threshold: float,
+) -> Decision:
+    """The tier for a request.
+
+    `tiers` holds the configured ones, at least one. `forced` is the tier that the model name or a header asks for;
+    `floor` the tier that the conversation has reached; `score` the ask's complexity, None where there is no text.
+    Raises BadRequest where no tier that may be chosen can do what the request needs.
+    """
+    complexity = None if score is None else score.complexity
+
+    def chosen(tier: TierName, reason: Reason) -> Decision:
+        return Decision(tier, reason, complexity, threshold)
+
+    candidates: dict[TierName, TierFacts] = dict(tiers)
+    if forced is not None:
+        candidates = {name: facts for name, facts in tiers.items() if name == forced}
+        if not candidates:
+            raise BadRequest(f"the tier {forced!r} is not configured here", param="model")
+    able, lost = _able(request, candidates)
+    if forced is not None:
+        return chosen(forced, "override")
+    if len(able) == 1:
+        return chosen(able[0], lost or "only_tier")
+    if floor == "frontier" or (floor is not None and is_approval(request.user_text)):
+        return chosen(floor, "sticky")
+    if score is None:
+        return chosen("frontier", "no_text")
+    tier: TierName = "frontier" if score.complexity >= threshold else "small"
+    return chosen(tier, "complexity" if score.familiar else "unfamiliar")
+
+
+def ask(request: InferenceRequest) -> str | None:
+    """The text to score: what the user asks for in the last turn.
+
+    An approval ("yes, do it") asks for what was proposed before it, so the user's message before that stands in. None
+    where the last message is not a user's text.
+    """
+    text = request.user_text
+    if not is_approval(text):
+        return text
+    for message in list(reversed(request.messages))[1:]:
+        earlier = content_text(message.get("content")) if message.get("role") == "user" else None
+        if earlier and not is_approval(earlier):
+            return earlier
+    return text
+
+
+def is_approval(text: str | None) -> bool:
+    """Whether the text only agrees to go on, in one of the languages that are known here."""
+    if text is None or len(text) > _LONGEST_APPROVAL:
+        return False
+    return _APPROVAL.fullmatch(text.strip()) is not None
+
+
+def _able(
+    request: InferenceRequest, tiers: Mapping[TierName, TierFacts]
+) -> tuple[list[TierName], Literal["vision", "tools", "json", "context"] | None]:
+    """The tiers that can serve the request, and the first need that ruled one out."""
+    needs: list[Literal["vision", "tools", "json"]] = []
+    if request.has_images:
+        needs.append("vision")
+    if request.has_tools:
+        needs.append("tools")
+    if _structured(request):
+        needs.append("json")
+    able: list[TierName] = list(tiers)
+    lost: Literal["vision", "tools", "json", "context"] | None = None
+    for need in needs:
+        left = [name for name in able if need in tiers[name].capabilities]
+        if not left:
+            raise BadRequest(
+                f"the request needs {need!r}, which is not among the capabilities of {_named(able)}",
+                code="unsupported_capability",
+            )
+        lost = lost or (need if len(left) < len(able) else None)
+        able = left
+    fitting = [name for name in able if _may_fit(request, tiers[name].context)]
+    if not fitting:
+        raise BadRequest(
+            f"the request is longer than the context of {_named(able)}",
+            code="context_length_exceeded",
+            param="messages",
+        )
+    return fitting, lost or ("context" if len(fitting) < len(able) else None)
+
+
+def _named(tiers: list[TierName]) -> str:
+    return "the tier " + tiers[0] if len(tiers) == 1 else "any tier"
+
+
+def _structured(request: InferenceRequest) -> bool:
+    wanted = request.body.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    return kind in ("json_object", "json_schema") or any(request.body.get(field) is not None for field in _STRUCTURED)
+
+
+def _may_fit(request: InferenceRequest, context: int | None) -> bool:
+    """False only where the request certainly exceeds the context.
+
+    Tokenizers split at white space, so a text has at least as many tokens as words; the engine adds the answer's room.
+    """
+    if context is None:
+        return True
+    wanted = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    room = context - (wanted if isinstance(wanted, int) else 0)
+    texts = _texts(request)
+    # A token covers at least one character: short texts need no counting.
+    if sum(map(len, texts)) <= room:
+        return True
+    return sum(len(text.split()) for text in texts) <= room
+
+
+def _texts(request: InferenceRequest) -> list[str]:
+    contents: list[JsonValue] = [message.get("content") for message in request.messages]
+    if request.kind == "completion":
+        contents = [request.body.get("prompt")]
+    return [text for content in contents if (text := content_text(content)) is not None]
