@@ -33,7 +33,7 @@ class CannotStart(ForebayError):
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has: what the installed vLLM was built for (None: not installed), GPUs, free memory in bytes."""
+    """What this machine has: what its vLLM was built for (None: not installed), NVIDIA GPUs, free memory in bytes."""
 
     engine: Device | None
     gpus: int

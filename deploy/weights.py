@@ -37,7 +37,7 @@ _PARTIAL = ".partial-"
 
 Progress = Callable[[str], None]
 
-# ChatML as the model was trained on, with instructions for a client that gives none. `answer_in` is the length asked for:
+# ChatML, as the model was trained on, with instructions for a client that gives none. `answer_in` is their length:
 # vLLM's `default_chat_template_kwargs` sets it per tier.
 _CHAT_TEMPLATE = (
     "{%- if messages[0]['role'] != 'system' -%}"
