@@ -88,6 +88,16 @@ class ScriptedEngine:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def running(self) -> int:
+        """Requests that hold a slot."""
+        return self.slots.running
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line for one."""
+        return self.slots.waiting
+
+    @property
     def connections(self) -> int:
         """Open connections."""
         return len(self._peers)
@@ -148,7 +158,7 @@ class ScriptedEngine:
             case ("GET", "/version"):
                 await _send_json(request, reply, 200, {"version": "0.29.0"})
             case ("GET", "/metrics"):
-                text = render(self.counts, self.models[0], self.slots.running, self.slots.waiting)
+                text = render(self.counts, self.models[0], self.running, self.waiting)
                 await _send(request, reply, 200, text, {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
             case ("GET" | "POST", "/control"):
                 await self._control(request, reply)
@@ -168,8 +178,8 @@ class ScriptedEngine:
         state: dict[str, JsonValue] = {
             "models": list(self.models),
             "defaults": self.defaults.model_dump(mode="json", exclude_defaults=True),
-            "running": self.slots.running,
-            "waiting": self.slots.waiting,
+            "running": self.running,
+            "waiting": self.waiting,
             "connections": self.connections,
             "probes": len(self.probes),
             "requests": seen,

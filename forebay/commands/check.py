@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.config import Config, schema
@@ -67,7 +68,7 @@ def engine_problems(config: Config) -> list[Problem]:
     ]
     if config.router.classifier != "default":
         try:
-            Classifier.load(config.router.classifier)
+            Classifier.load(Path(config.router.classifier))
         except ConfigError as error:
             problems += [Problem("router.classifier", problem.message) for problem in error.problems]
     return problems

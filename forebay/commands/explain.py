@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from core.errors import ForebayError
+from core.errors import ForebayError, RequestError
 from forebay import configuration
 
 if TYPE_CHECKING:
@@ -68,3 +68,37 @@ def _ask(url: str, request: dict[str, Any]) -> dict[str, Any] | None:
         message = document.get("error", {}).get("message", answer.text)
         raise ForebayError(f"{url} answers {answer.status_code}: {message}")
     return document
+
+
+def _decide(arguments: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
+    # Loads the embedder: seconds that asking a running gateway does not cost.
+    from gateway.explain import decide_offline  # noqa: PLC0415
+
+    path = configuration.path_of(arguments)
+    config = configuration.required(arguments) if path else profile()
+    try:
+        return decide_offline(config, request)
+    except RequestError as error:
+        raise ForebayError(f"the request would be refused with {error.status}: {error.message}") from None
+
+
+def _text(document: dict[str, Any]) -> str:
+    """The document as lines a person reads."""
+    cache, router = document["cache"], document["router"]
+    semantic = cache["semantic"]
+    lines = [("exact cache", cache["exact"]), ("semantic cache", _with_reason(semantic["verdict"], semantic["reason"]))]
+    if semantic["nearest_id"]:
+        similarity, threshold = semantic["similarity"], semantic["threshold"]
+        lines.append(("  nearest entry", f"{semantic['nearest_id']}, similarity {similarity:.3f}, threshold {threshold}"))
+    if semantic["guard"]:
+        guard = semantic["guard"]
+        score = "" if guard["score"] is None else f", score {guard['score']:.3f}"
+        lines.append(("  guard", f"{'agrees' if guard['served'] else 'refuses'} by {guard['feature']}{score}"))
+    if router["complexity"] is not None:
+        lines.append(("complexity", f"{router['complexity']:.3f}, threshold {router['threshold']}"))
+    lines.append(("tier", _with_reason(router["tier"], router["reason"])))
+    return "\n".join(f"{name:<16} {value}" for name, value in lines)
+
+
+def _with_reason(what: str, reason: str | None) -> str:
+    return f"{what} ({reason})" if reason else what

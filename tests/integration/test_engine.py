@@ -243,7 +243,7 @@ async def test_a_client_that_leaves_aborts_a_plain_request_too(engine: ScriptedE
     await engine.until(lambda: bool(engine.requests) and engine.requests[-1].state == "running")
     writer.close()
     await engine.until(lambda: engine.requests[-1].state == "aborted")
-    assert (engine.slots.running, engine.requests[-1].status) == (0, None)
+    assert (engine.running, engine.requests[-1].status) == (0, None)
 
 
 async def test_cut_within_a_chunk_leaves_the_promised_bytes_out(engine: ScriptedEngine) -> None:
@@ -344,15 +344,15 @@ async def test_requests_past_the_capacity_wait_in_line() -> None:
     async with ScriptedEngine("m", max_running=1) as engine, aiohttp.ClientSession(engine.url) as http:
         first = await http.post("/v1/chat/completions", data=chat(stream=True, script={"tokens": 2, "itl": 60}))
         left = asyncio.create_task(http.post("/v1/chat/completions", data=chat()))
-        await engine.until(lambda: engine.slots.waiting == 1)
+        await engine.until(lambda: engine.waiting == 1)
         second = asyncio.create_task(http.post("/v1/chat/completions", data=chat()))
-        await engine.until(lambda: engine.slots.waiting == 2)
+        await engine.until(lambda: engine.waiting == 2)
         left.cancel()
-        await engine.until(lambda: engine.slots.waiting == 1)
+        await engine.until(lambda: engine.waiting == 1)
         first.close()
         assert (await second).status == 200
         assert [seen.state for seen in engine.requests] == ["aborted", "aborted", "done"]
-        assert (engine.slots.running, engine.slots.waiting) == (0, 0)
+        assert (engine.running, engine.waiting) == (0, 0)
 
 
 async def test_a_stopped_engine_refuses_and_comes_back_on_its_port(engine: ScriptedEngine) -> None:
