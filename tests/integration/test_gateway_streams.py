@@ -36,7 +36,7 @@ def is_envelope(body: object) -> bool:
     return isinstance(body, dict) and set(body["error"]) == {"message", "type", "param", "code"}
 
 
-# S1, S2, S3: the client leaves
+# The client leaves: S1, S2, S3
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_the_queue_gives_up_its_place(engine: Scripte
         assert len(engine.requests) == 1
 
 
-# S4: bytes
+# What the client gets is what the engine sent (S4)
 
 
 @pytest.mark.parametrize("pieces", [(1,), (3,), (7, 1), (1000,)], ids=str)
@@ -99,7 +99,7 @@ async def test_bytes_in_are_bytes_out_whatever_the_chunk_boundaries(
     assert through.content == plain.content
 
 
-# S6: usage
+# Usage chunks (S6)
 
 
 async def test_the_usage_chunk_reaches_only_the_client_that_asked(stack: Stack, engine: ScriptedEngine) -> None:
@@ -123,7 +123,7 @@ async def test_running_usage_is_asked_for_only_by_the_client(stack: Stack, engin
     assert engine.requests[-1].json["stream_options"] == {"include_usage": True}
 
 
-# S8: pings
+# Comments that keep a connection alive (S8)
 
 
 async def test_pings_fill_the_wait_for_the_first_token_only_where_configured(engine: ScriptedEngine) -> None:
@@ -145,7 +145,7 @@ async def test_there_are_no_pings_by_default(stack: Stack, engine: ScriptedEngin
     assert ": ping" not in (await stack.client.post(CHAT, json=chat("slow", stream=True))).text
 
 
-# S9, S10, S11, S20: errors
+# Errors: S9, S10, S11, S20
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
@@ -254,7 +254,7 @@ async def test_every_error_has_the_envelope(
     assert is_envelope(answer.json())
 
 
-# S13, S16: headers
+# Headers: S13, S16
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
@@ -277,7 +277,7 @@ async def test_streams_ask_proxies_not_to_buffer(stack: Stack) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
 
 
-# S21, R12, R14: servers that do not answer
+# Servers that do not answer: S21, R12, R14
 
 
 async def test_a_refused_connection_is_a_502_and_a_tier_known_to_be_down_a_503(engine: ScriptedEngine) -> None:
@@ -365,7 +365,7 @@ async def test_requests_go_to_the_replica_with_the_fewest_calls() -> None:
         await stack.idle()
 
 
-# S22, R17, R20 and what the engine is sent
+# What the engine is sent: S22, R17, R20
 
 
 async def test_max_completion_tokens_wins_and_only_it_is_sent(stack: Stack, engine: ScriptedEngine) -> None:
@@ -408,12 +408,15 @@ async def test_a_sane_request_id_is_kept_and_another_replaced(stack: Stack) -> N
         assert (answer.headers["x-request-id"] == given) is kept
 
 
-async def test_a_tier_on_both_names_is_chosen_by_the_classifier_under_auto() -> None:
-    async with ScriptedEngine(SMALL) as small, ScriptedEngine(FRONTIER) as big:
-        async with gateway(tiers(small, frontier=big)) as stack:
-            answer = await stack.client.post(
-                CHAT, json={**chat("What is 2 + 2?"), "model": "auto"}, headers={"x-forebay-debug": "1"}
-            )
-            assert answer.headers["x-forebay-tier"] in ("small", "frontier")
-            assert float(answer.headers["x-forebay-complexity"]) >= 0
-            assert answer.headers["x-forebay-route-reason"] in ("complexity", "unfamiliar")
+async def test_auto_is_decided_by_the_classifier_with_its_evidence() -> None:
+    async with (
+        ScriptedEngine(SMALL) as small,
+        ScriptedEngine(FRONTIER) as big,
+        gateway(tiers(small, frontier=big)) as stack,
+    ):
+        answer = await stack.client.post(
+            CHAT, json={**chat("What is 2 + 2?"), "model": "auto"}, headers={"x-forebay-debug": "1"}
+        )
+        assert answer.headers["x-forebay-tier"] in ("small", "frontier")
+        assert float(answer.headers["x-forebay-complexity"]) >= 0
+        assert answer.headers["x-forebay-route-reason"] in ("complexity", "unfamiliar")
