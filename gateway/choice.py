@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from cache.controls import Controls
 from cache.question import Question
 from core.config import Config, TierName
-from core.embedder import Embedding
+from core.embedder import BatchingEmbedder, Embedding, Vector
 from core.request import InferenceRequest
 from gateway.targets import Target
 from router.classifier import Classifier, Score
@@ -19,13 +19,12 @@ class Plan:
     """The one text of a request that is embedded, None for none, and who reads its vector.
 
     `controls`: the client's, without the semantic layer where that layer cannot have this vector. `ask`: the text the
-    classifier scores, None where the tier needs no score; `ask_embedded`: whether `text` is that text.
+    classifier scores, which then is the one that is embedded; None where the tier needs no score.
     """
 
     text: str | None
     controls: Controls
     ask: str | None
-    ask_embedded: bool
 
 
 class Chooser:
@@ -47,30 +46,29 @@ class Chooser:
         asked = ask(request) if target.tier is None else None
         use = self._semantic and controls.semantic and (controls.read or controls.write) and question.bypass is None
         if asked is None:
-            return Plan(question.text if use else None, controls, None, False)
+            return Plan(question.text if use else None, controls, None)
         if use and question.text == asked:
-            return Plan(asked, controls, asked, True)
+            return Plan(asked, controls, asked)
         # The classifier reads what an approval ("yes, do it") refers to, which is not what the cache would compare.
-        return Plan(asked, replace(controls, semantic=False), asked, True)
+        return Plan(asked, replace(controls, semantic=False), asked)
 
     def decide(
-        self,
-        request: InferenceRequest,
-        target: Target,
-        tenant: str,
-        plan: Plan,
-        embedding: Embedding | None,
-        embedder: str,
+        self, request: InferenceRequest, target: Target, tenant: str, plan: Plan, vector: Vector | None
     ) -> Decision:
-        """The tier. Raises BadRequest where none can do what the request needs."""
+        """The tier; `vector` is that of the plan's text. Raises BadRequest where none can do what the request needs."""
         score: Score | None = None
         if plan.ask is not None:
-            fits = plan.ask_embedded and embedding is not None and embedder == self._classifier.embedder
-            score = self._classifier.score(plan.ask, embedding.vector if fits and embedding is not None else None)
+            score = self._classifier.score(plan.ask, vector)
         floor = self._conversations.floor(tenant, request) if self._settings.sticky and target.tier is None else None
         return decide(
             request, self._facts, forced=target.tier, floor=floor, score=score, threshold=self._settings.threshold
         )
+
+    def readable(self, embedding: Embedding | None, embedder: BatchingEmbedder | None) -> Vector | None:
+        """The vector, where it is of the model that the classifier was trained with."""
+        if embedding is None or embedder is None or embedder.name != self._classifier.embedder:
+            return None
+        return embedding.vector
 
     def remember(self, tenant: str, request: InferenceRequest, tier: TierName) -> None:
         """The conversation has reached this tier."""

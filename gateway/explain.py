@@ -53,9 +53,8 @@ class Explain:
             embedding = await embedder.embed(plan.text, PATIENCE)
         exact = await cache.exact(asked.question, asked.controls, touch=False)
         found = await cache.semantic(asked.question, embedding, plan.controls, touch=False)
-        decision = self._chooser.decide(
-            asked.request, asked.target, asked.tenant, plan, embedding, self._services.config.embedder.model
-        )
+        vector = self._chooser.readable(embedding, embedder)
+        decision = self._chooser.decide(asked.request, asked.target, asked.tenant, plan, vector)
         reads = asked.controls.read and settings.exact.enabled
         return {
             "cache": {

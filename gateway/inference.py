@@ -32,6 +32,7 @@ class Inference:
         account.stream, account.model = asked.request.stream, asked.request.model
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is None:
+            # From here on the request may wait, and the client may leave meanwhile.
             exchange.watch(block)
             plan = self._chooser.plan(asked.request, asked.question, asked.target, asked.controls)
             embedding, spent = await self._embed(plan, embedder)
@@ -40,11 +41,12 @@ class Inference:
             else:
                 self._stored.no_semantic()
             if hit is None:
-                await self._generate(asked, plan, embedding, exchange, account, block)
+                work = self._decide(asked, plan, embedding, embedder, account)
+                await self._generation.run(work, exchange, account, block)
                 return
-        if hit.tier in services.tiers:
-            tier = next(name for name in services.tiers if name == hit.tier)
-            self._chooser.remember(asked.tenant, asked.request, tier)
+        for name in services.tiers:
+            if name == hit.tier:
+                self._chooser.remember(asked.tenant, asked.request, name)
         await self._stored.replay(hit, asked.request, exchange, account)
 
     async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
@@ -55,26 +57,25 @@ class Inference:
         embedding = await embedder.embed(plan.text, self._services.config.cache.semantic.deadline)
         return embedding, self._services.clock.monotonic() - started
 
-    async def _generate(
+    def _decide(
         self,
         asked: Asked,
         plan: Plan,
         embedding: Embedding | None,
-        exchange: Exchange,
+        embedder: BatchingEmbedder | None,
         account: Account,
-        block: Interruptible,
-    ) -> None:
-        embedder = self._services.config.embedder.model
-        decision = self._chooser.decide(asked.request, asked.target, asked.tenant, plan, embedding, embedder)
+    ) -> Work:
+        """The tier, noted everywhere it shows, and the work it gets."""
+        vector = self._chooser.readable(embedding, embedder)
+        decision = self._chooser.decide(asked.request, asked.target, asked.tenant, plan, vector)
+        self._chooser.remember(asked.tenant, asked.request, decision.tier)
+        account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
         metrics = self._services.metrics
-        account.complexity, account.route_reason = decision.complexity, decision.reason
         metrics.decisions(decision.tier, decision.reason).inc()
         if decision.complexity is not None:
             metrics.complexity().observe(decision.complexity)
-        self._chooser.remember(asked.tenant, asked.request, decision.tier)
-        account.tier = decision.tier
         gate = self._services.tiers[decision.tier]
-        work = Work(
+        return Work(
             request=asked.request,
             gate=gate,
             model=asked.target.model or gate.settings.model,
@@ -83,4 +84,3 @@ class Inference:
             controls=plan.controls,
             embedding=embedding if plan.controls.semantic else None,
         )
-        await self._generation.run(work, exchange, account, block)

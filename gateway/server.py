@@ -169,6 +169,7 @@ def _uvicorn(app: App) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=CANCEL_LIMIT,
