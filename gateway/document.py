@@ -96,7 +96,7 @@ def _inference(summary: str, request: str, kind: str) -> Node:
         "summary": summary,
         "parameters": _request_headers(),
         "requestBody": _body(request),
-        "responses": {"200": answer} | _errors(*_STATUSES),
+        "responses": _responses(answer, *_STATUSES),
     }
 
 
@@ -105,8 +105,9 @@ def _explain() -> Node:
         "summary": "What would happen to a chat request, and why; nothing is sent",
         "parameters": _request_headers(),
         "requestBody": _body("ChatRequest"),
-        "responses": {"200": _json("The decisions", _ref("Explanation"))}
-        | _errors("400", "401", "404", "408", "413", "500", "503"),
+        "responses": _responses(
+            _json("The decisions", _ref("Explanation")), "400", "401", "404", "408", "413", "500", "503"
+        ),
     }
 
 
@@ -166,7 +167,7 @@ def _object(properties: Node, *required: str) -> Node:
 
 
 def _read(summary: str, schema: Node, *errors: str) -> Node:
-    return {"summary": summary, "responses": {"200": _json("Done", schema)} | _errors(*errors)}
+    return {"summary": summary, "responses": _responses(_json("Done", schema), *errors)}
 
 
 def _open(summary: str, responses: Node) -> Node:
@@ -189,9 +190,9 @@ def _error(text: str) -> Node:
     return _json(text, _ref("Error"))
 
 
-def _errors(*codes: str) -> Node:
-    found: Node = {}
-    for code in codes:
+def _responses(answer: Node, *errors: str) -> Node:
+    found: Node = {"200": answer}
+    for code in errors:
         found[code] = {"$ref": f"#/components/responses/{code}"}
     return found
 
