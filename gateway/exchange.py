@@ -1,8 +1,8 @@
 """One HTTP request and its response on the ASGI wire."""
 
 import asyncio
+import random
 import re
-import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -58,15 +58,16 @@ class Exchange:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, block: Interruptible) -> bytes:
         """The whole request body.
 
-        Raises PayloadTooLarge above `limit` bytes, BodyTimeout where the client stalls, ClientGone where it leaves.
+        Raises PayloadTooLarge above `limit` bytes, ClientGone where the client leaves; trips `block` with BodyTimeout
+        where it stalls.
         """
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-        message = await self._next()
+        message = await self._next(block)
         if not message.get("more_body", False):
             whole: bytes = message.get("body", b"")
             if len(whole) > limit:
@@ -76,19 +77,20 @@ class Exchange:
         while message.get("more_body", False):
             if size > limit:
                 raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-            message = await self._next()
+            message = await self._next(block)
             parts.append(message.get("body", b""))
             size += len(parts[-1])
         if size > limit:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
         return b"".join(parts)
 
-    async def _next(self) -> Message:
+    async def _next(self, block: Interruptible) -> Message:
+        late = BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s")
+        timer = asyncio.get_running_loop().call_later(BODY_PATIENCE, block.trip, late)
         try:
-            async with asyncio.timeout(BODY_PATIENCE):
-                message = await self._receive()
-        except TimeoutError:
-            raise BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s") from None
+            message = await self._receive()
+        finally:
+            timer.cancel()
         if message["type"] == "http.disconnect":
             raise ClientGone
         return message
@@ -135,4 +137,4 @@ def request_id(given: bytes | None) -> str:
     """The client's id where it is a sane token, else one of ours."""
     if given is not None and _SANE_ID.fullmatch(given):
         return given.decode("ascii")
-    return uuid.uuid4().hex
+    return f"{random.getrandbits(128):032x}"

@@ -21,12 +21,14 @@ class Journal:
     def __init__(self, clock: Clock, write: Write | None = None) -> None:
         self._clock = clock
         self._write: Write = write if write is not None else _stderr
+        self._second = 0
+        self._written = ""
 
     def request(self, account: Account, duration_s: float, overhead_s: float) -> None:
         """The line of one request."""
         usage = account.usage
         line: dict[str, JsonValue] = {
-            "ts": timestamp(self._clock.time()),
+            "ts": self._now(),
             "event": "request",
             "request_id": account.request_id,
             "method": account.method,
@@ -56,6 +58,14 @@ class Journal:
             "upstream": account.url,
         }
         self._write(orjson.dumps(line) + b"\n")
+
+    def _now(self) -> str:
+        """The time; all but the milliseconds is kept for a second."""
+        now = self._clock.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._written = second, timestamp(second)[:-4]
+        return f"{self._written}{int((now - second) * 1000):03d}Z"
 
 
 class JsonLines(logging.Formatter):

@@ -49,7 +49,7 @@ class PassThrough:
         """One request inside the pipeline's shell."""
         if exchange.method not in METHODS or not passable(exchange.path):
             raise NotFound(f"{exchange.method} {exchange.path} does not exist")
-        raw = await exchange.body(self._services.config.gateway.max_body_size)
+        raw = await exchange.body(self._services.config.gateway.max_body_size, block)
         foreign = self.understand(raw, exchange)
         tier = foreign.target.tier
         if tier is None:

@@ -55,7 +55,9 @@ class Probes:
         names = {gate.settings.model, *gate.settings.adapters}
         while True:
             fault, late, context = await probe(client, replica.url, headers, names)
-            replica.context = context or replica.context
+            if context is not None and context != replica.context:
+                replica.context = context
+                gate.learn()
             count = self._late[replica.url] = self._late.get(replica.url, 0) + 1 if late else 0
             if not late or count >= MAX_LATE:
                 self._note(gate, replica, fault)

@@ -80,8 +80,8 @@ class Services:
     def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
         stats = self.cache.stats()
-        self.metrics.entries("exact").set(stats.exact)
-        self.metrics.entries("semantic").set(stats.semantic)
+        self.metrics.entries("exact").read = partial(float, stats.exact)
+        self.metrics.entries("semantic").read = partial(float, stats.semantic)
 
 
 @asynccontextmanager
@@ -159,8 +159,8 @@ def _count_retry(metrics: Metrics, tier: TierName) -> None:
 def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
     """These gauges are read where the numbers are, when they are scraped."""
     for name, gate in tiers.items():
-        metrics.queue_depth(name).set_function(partial(_waiting, gate))
-        metrics.inflight(name).set_function(partial(_inflight, gate))
+        metrics.queue_depth(name).read = partial(_waiting, gate)
+        metrics.inflight(name).read = partial(_inflight, gate)
 
 
 def _waiting(gate: TierGate) -> float:

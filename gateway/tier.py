@@ -1,6 +1,6 @@
 """One tier as the gateway sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.config import Tier, TierName
 from gateway.admission import Admission
@@ -8,22 +8,24 @@ from gateway.upstream.replicas import Replicas
 from router.decision import TierFacts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TierGate:
-    """A tier's door and its servers. `authorization`: the header value that its servers want, None for none."""
+    """A tier's door and its servers.
+
+    `authorization`: the header value that its servers want, None for none. `facts`: what the router must know.
+    """
 
     name: TierName
     settings: Tier
     admission: Admission
     replicas: Replicas
     authorization: str | None
+    facts: TierFacts = field(init=False)
 
-    @property
-    def context(self) -> int | None:
-        """Context length in tokens: as configured, else as its servers say; None where neither is known."""
-        return self.settings.context or self.replicas.context
+    def __post_init__(self) -> None:
+        self.learn()
 
-    @property
-    def facts(self) -> TierFacts:
-        """What the router must know about it."""
-        return TierFacts(self.settings.model, frozenset(self.settings.capabilities), self.context)
+    def learn(self) -> None:
+        """Bring `facts` up to date: the context length is as configured, else as the servers say."""
+        context = self.settings.context or self.replicas.context
+        self.facts = TierFacts(self.settings.model, frozenset(self.settings.capabilities), context)

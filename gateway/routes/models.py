@@ -29,7 +29,7 @@ def routes(services: Services) -> list[Route]:
 
 def _card(services: Services, name: str, created: int) -> dict[str, JsonValue]:
     target = services.targets.names[name]
-    context = services.tiers[target.tier].context if target.tier is not None else None
+    context = services.tiers[target.tier].facts.context if target.tier is not None else None
     return {
         "id": name,
         "object": "model",
