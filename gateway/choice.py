@@ -9,9 +9,10 @@ from core.config import Config, TierName
 from core.embedder import BatchingEmbedder, Embedding, Vector
 from core.request import InferenceRequest
 from gateway.targets import Target
+from gateway.tier import TierGate
 from router.classifier import Classifier, Score
 from router.conversations import Conversations
-from router.decision import Decision, TierFacts, ask, decide
+from router.decision import Decision, ask, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Chooser:
     def __init__(
         self,
         config: Config,
-        facts: Mapping[TierName, TierFacts],
+        gates: Mapping[TierName, TierGate],
         classifier: Classifier,
         conversations: Conversations,
     ) -> None:
         self._settings = config.router
         self._semantic = config.cache.semantic.enabled
-        self._facts, self._classifier, self._conversations = facts, classifier, conversations
+        self._gates, self._classifier, self._conversations = gates, classifier, conversations
 
     def plan(self, request: InferenceRequest, question: Question, target: Target, controls: Controls) -> Plan:
         """What to embed: at most one text for cache and classifier together."""
@@ -60,9 +61,8 @@ class Chooser:
         if plan.ask is not None:
             score = self._classifier.score(plan.ask, vector)
         floor = self._conversations.floor(tenant, request) if self._settings.sticky and target.tier is None else None
-        return decide(
-            request, self._facts, forced=target.tier, floor=floor, score=score, threshold=self._settings.threshold
-        )
+        facts = {name: gate.facts for name, gate in self._gates.items()}
+        return decide(request, facts, forced=target.tier, floor=floor, score=score, threshold=self._settings.threshold)
 
     def readable(self, embedding: Embedding | None, embedder: BatchingEmbedder | None) -> Vector | None:
         """The vector, where it is of the model that the classifier was trained with."""

@@ -32,7 +32,7 @@ class Explain:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._reader = Reader(services.targets, shared=services.config.cache.scope == "global")
-        self._chooser = Chooser(services.config, services.facts, services.classifier, services.conversations)
+        self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
 
     async def answer(self, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""

@@ -19,7 +19,7 @@ class Inference:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
-        self._chooser = Chooser(services.config, services.facts, services.classifier, services.conversations)
+        self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._generation = Generation(services, self._stored)
         self._reader = Reader(services.targets, shared=services.config.cache.scope == "global")
 

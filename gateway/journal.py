@@ -1,5 +1,6 @@
 """One JSON line per request, and one per warning; never prompts, answers, keys or headers."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -84,5 +85,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def _stderr(line: bytes) -> None:
-    sys.stderr.buffer.write(line)
-    sys.stderr.buffer.flush()
+    # Nobody reads the log any more: that must not end a request.
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()

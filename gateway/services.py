@@ -24,7 +24,6 @@ from gateway.upstream.aiohttp_client import AiohttpUpstream
 from gateway.upstream.replicas import Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
-from router.decision import TierFacts
 
 
 class Load:
@@ -64,7 +63,6 @@ class Services:
     clock: Clock
     keyring: Keyring
     targets: Targets
-    facts: Mapping[TierName, TierFacts]
     tiers: Mapping[TierName, TierGate]
     metrics: Metrics
     settlement: Settlement
@@ -113,7 +111,6 @@ async def opened(
             clock=clock,
             keyring=keyring,
             targets=Targets(config.tiers),
-            facts=facts(config),
             tiers=tiers,
             metrics=metrics,
             settlement=Settlement(metrics, Journal(clock, write), clock),
@@ -136,13 +133,6 @@ def load_classifier(config: Config) -> Classifier:
 def response_cache(config: Config, clock: Clock) -> ResponseCache:
     """The configured response cache, not yet entered."""
     return ResponseCache(config.cache, clock=clock)
-
-
-def facts(config: Config) -> dict[TierName, TierFacts]:
-    """What each tier can do, for the router."""
-    return {
-        name: TierFacts(tier.model, frozenset(tier.capabilities), tier.context) for name, tier in config.tiers.items()
-    }
 
 
 def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
