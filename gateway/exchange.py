@@ -19,6 +19,9 @@ Send = Callable[[Message], Awaitable[None]]
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 # A client that sends nothing of its body for so long has stalled, in seconds.
 BODY_PATIENCE = 30.0
+# Of a body that is refused, so much is read before the answer, in bytes and seconds.
+DISCARD_BYTES = 64 * 1024**2
+DISCARD_PATIENCE = 5.0
 
 
 class BodyTimeout(RequestError):
@@ -36,8 +39,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query", "raw_path",
-        "request_id", "started", "status",
+        "_body_read", "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query",
+        "raw_path", "request_id", "started", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
@@ -51,7 +54,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id(self.headers.get(b"x-request-id"))
         self.status: int | None = None
-        self.started = self.finished = False
+        self.started = self.finished = self._body_read = False
 
     def header(self, name: bytes) -> str | None:
         """A request header as text; `name` in lower case."""
@@ -83,6 +86,21 @@ class Exchange:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
         return b"".join(parts)
 
+    async def discard(self) -> None:
+        """Read what is left of the body for nothing, within limits.
+
+        A client that is still sending when the connection closes sees a reset instead of the answer.
+        """
+        size = 0
+        try:
+            async with asyncio.timeout(DISCARD_PATIENCE):
+                while not self._body_read and size < DISCARD_BYTES:
+                    message = await self._receive()
+                    self._body_read = not message.get("more_body", False)
+                    size += len(message.get("body", b""))
+        except TimeoutError:
+            return
+
     async def _next(self) -> Message:
         try:
             async with asyncio.timeout(BODY_PATIENCE):
@@ -91,6 +109,7 @@ class Exchange:
             raise BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s") from None
         if message["type"] == "http.disconnect":
             raise ClientGone
+        self._body_read = not message.get("more_body", False)
         return message
 
     def watch(self, block: Interruptible) -> None:
