@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from cache.controls import Controls, controls
 from cache.question import Question, namespace, question
+from core.config.records import Cache
 from core.embedder import BatchingEmbedder
 from core.request import InferenceRequest, RouteKind, parse
 from gateway.auth import Identity
@@ -23,20 +24,25 @@ EVERYONE = "*"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, what it asks for, who asks, and how the cache sees it."""
+    """A request, what it asks for, who asks, and how the cache sees it.
+
+    `question` is None where the cache is neither read nor written.
+    """
 
     request: InferenceRequest
     target: Target
     tenant: str
     controls: Controls
-    question: Question
+    question: Question | None
 
 
 class Reader:
-    """Reads chat and text completion requests. `shared`: one cache for all tenants."""
+    """Reads chat and text completion requests."""
 
-    def __init__(self, targets: Targets, *, shared: bool) -> None:
-        self._targets, self._shared = targets, shared
+    def __init__(self, targets: Targets, cache: Cache) -> None:
+        self._targets = targets
+        self._shared = cache.scope == "global"
+        self._cached = cache.exact.enabled or cache.semantic.enabled
 
     def read(
         self,
@@ -50,13 +56,15 @@ class Reader:
         request = parse(raw, kind)
         tier = headers.get(b"x-forebay-tier")
         target = self._targets.resolve(request.model, None if tier is None else tier.decode("latin-1"))
-        allowed = _controls(headers, allowed=identity.cache)
-        seen = question(
-            request,
-            tenant=EVERYONE if self._shared else identity.tenant,
-            target=target.question,
-            namespace="" if embedder is None else namespace(embedder.name, embedder.dim),
-        )
+        allowed = _controls(headers, allowed=identity.cache and self._cached)
+        seen: Question | None = None
+        if allowed.read or allowed.write:
+            seen = question(
+                request,
+                tenant=EVERYONE if self._shared else identity.tenant,
+                target=target.question,
+                namespace="" if embedder is None else namespace(embedder.name, embedder.dim),
+            )
         return Asked(request, target, identity.tenant, allowed, seen)
 
 

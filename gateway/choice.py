@@ -1,29 +1,27 @@
 """Which tier, and what to embed on the way: the router as the pipeline uses it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cache.controls import Controls
-from cache.question import Question
 from core.config import Config, TierName
 from core.embedder import BatchingEmbedder, Embedding, Vector
-from core.request import InferenceRequest
-from gateway.targets import Target
+from gateway.asked import Asked
+from gateway.tier import TierGate
 from router.classifier import Classifier, Score
 from router.conversations import Conversations
-from router.decision import Decision, TierFacts, ask, decide
+from router.decision import Decision, ask, decide
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The one text of a request that is embedded, None for none, and who reads its vector.
 
-    `controls`: the client's, without the semantic layer where that layer cannot have this vector. `ask`: the text the
-    classifier scores, which then is the one that is embedded; None where the tier needs no score.
+    `semantic`: the cache's semantic layer does. `ask`: the classifier scores this text and reads its vector; None
+    where the tier needs no score.
     """
 
     text: str | None
-    controls: Controls
+    semantic: bool
     ask: str | None
 
 
@@ -33,36 +31,35 @@ class Chooser:
     def __init__(
         self,
         config: Config,
-        facts: Mapping[TierName, TierFacts],
+        gates: Mapping[TierName, TierGate],
         classifier: Classifier,
         conversations: Conversations,
     ) -> None:
         self._settings = config.router
+        self._sticky = config.router.sticky and len(gates) > 1
         self._semantic = config.cache.semantic.enabled
-        self._facts, self._classifier, self._conversations = facts, classifier, conversations
+        self._gates, self._classifier, self._conversations = gates, classifier, conversations
 
-    def plan(self, request: InferenceRequest, question: Question, target: Target, controls: Controls) -> Plan:
+    def plan(self, asked: Asked) -> Plan:
         """What to embed: at most one text for cache and classifier together."""
-        asked = ask(request) if target.tier is None else None
-        use = self._semantic and controls.semantic and (controls.read or controls.write) and question.bypass is None
-        if asked is None:
-            return Plan(question.text if use else None, controls, None)
-        if use and question.text == asked:
-            return Plan(asked, controls, asked)
-        # The classifier reads what an approval ("yes, do it") refers to, which is not what the cache would compare.
-        return Plan(asked, replace(controls, semantic=False), asked)
+        question, text = asked.question, None
+        if self._semantic and question is not None and question.bypass is None and asked.controls.semantic:
+            text = question.text
+        if asked.target.tier is not None:
+            return Plan(text, text is not None, None)
+        scored = ask(asked.request)
+        # An approval ("yes, do it") is scored by what it refers to, which is not what the cache would compare.
+        return Plan(scored, text is not None and text == scored, scored)
 
-    def decide(
-        self, request: InferenceRequest, target: Target, tenant: str, plan: Plan, vector: Vector | None
-    ) -> Decision:
+    def decide(self, asked: Asked, plan: Plan, vector: Vector | None) -> Decision:
         """The tier; `vector` is that of the plan's text. Raises BadRequest where none can do what the request needs."""
+        request, forced = asked.request, asked.target.tier
         score: Score | None = None
         if plan.ask is not None:
             score = self._classifier.score(plan.ask, vector)
-        floor = self._conversations.floor(tenant, request) if self._settings.sticky and target.tier is None else None
-        return decide(
-            request, self._facts, forced=target.tier, floor=floor, score=score, threshold=self._settings.threshold
-        )
+        floor = self._conversations.floor(asked.tenant, request) if self._sticky and forced is None else None
+        facts = {name: gate.facts for name, gate in self._gates.items()}
+        return decide(request, facts, forced=forced, floor=floor, score=score, threshold=self._settings.threshold)
 
     def readable(self, embedding: Embedding | None, embedder: BatchingEmbedder | None) -> Vector | None:
         """The vector, where it is of the model that the classifier was trained with."""
@@ -70,7 +67,10 @@ class Chooser:
             return None
         return embedding.vector
 
-    def remember(self, tenant: str, request: InferenceRequest, tier: TierName) -> None:
+    def remember(self, asked: Asked, tier: str) -> None:
         """The conversation has reached this tier."""
-        if self._settings.sticky and request.kind == "chat":
-            self._conversations.remember(tenant, request, tier)
+        if not self._sticky or asked.request.kind != "chat":
+            return
+        for name in self._gates:
+            if name == tier:
+                self._conversations.remember(asked.tenant, asked.request, name)

@@ -1,8 +1,8 @@
 """One HTTP request and its response on the ASGI wire."""
 
 import asyncio
+import random
 import re
-import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -19,6 +19,9 @@ Send = Callable[[Message], Awaitable[None]]
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 # A client that sends nothing of its body for so long has stalled, in seconds.
 BODY_PATIENCE = 30.0
+# Of a body that is refused, so much is read before the answer, in bytes and seconds.
+DISCARD_BYTES = 64 * 1024**2
+DISCARD_PATIENCE = 5.0
 
 
 class BodyTimeout(RequestError):
@@ -36,8 +39,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query", "raw_path",
-        "request_id", "started", "status",
+        "_body_read", "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query",
+        "raw_path", "request_id", "started", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
@@ -51,22 +54,23 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id(self.headers.get(b"x-request-id"))
         self.status: int | None = None
-        self.started = self.finished = False
+        self.started = self.finished = self._body_read = False
 
     def header(self, name: bytes) -> str | None:
         """A request header as text; `name` in lower case."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, block: Interruptible) -> bytes:
         """The whole request body.
 
-        Raises PayloadTooLarge above `limit` bytes, BodyTimeout where the client stalls, ClientGone where it leaves.
+        Raises PayloadTooLarge above `limit` bytes, ClientGone where the client leaves; trips `block` with BodyTimeout
+        where it stalls.
         """
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-        message = await self._next()
+        message = await self._next(block)
         if not message.get("more_body", False):
             whole: bytes = message.get("body", b"")
             if len(whole) > limit:
@@ -76,21 +80,38 @@ class Exchange:
         while message.get("more_body", False):
             if size > limit:
                 raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-            message = await self._next()
+            message = await self._next(block)
             parts.append(message.get("body", b""))
             size += len(parts[-1])
         if size > limit:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
         return b"".join(parts)
 
-    async def _next(self) -> Message:
+    async def discard(self) -> None:
+        """Read what is left of the body for nothing, within limits.
+
+        A client that is still sending when the connection closes sees a reset instead of the answer.
+        """
+        size = 0
         try:
-            async with asyncio.timeout(BODY_PATIENCE):
-                message = await self._receive()
+            async with asyncio.timeout(DISCARD_PATIENCE):
+                while not self._body_read and size < DISCARD_BYTES:
+                    message = await self._receive()
+                    self._body_read = not message.get("more_body", False)
+                    size += len(message.get("body", b""))
         except TimeoutError:
-            raise BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s") from None
+            return
+
+    async def _next(self, block: Interruptible) -> Message:
+        late = BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s")
+        timer = asyncio.get_running_loop().call_later(BODY_PATIENCE, block.trip, late)
+        try:
+            message = await self._receive()
+        finally:
+            timer.cancel()
         if message["type"] == "http.disconnect":
             raise ClientGone
+        self._body_read = not message.get("more_body", False)
         return message
 
     def watch(self, block: Interruptible) -> None:
@@ -135,4 +156,4 @@ def request_id(given: bytes | None) -> str:
     """The client's id where it is a sane token, else one of ours."""
     if given is not None and _SANE_ID.fullmatch(given):
         return given.decode("ascii")
-    return uuid.uuid4().hex
+    return f"{random.getrandbits(128):032x}"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import orjson
 from pydantic import JsonValue
@@ -9,11 +10,10 @@ from pydantic import JsonValue
 from cache.response_cache import SemanticLookup
 from core.config import Config
 from core.config.records import Auth
-from core.embedder import BatchingEmbedder
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
-from gateway.choice import Chooser, Plan
+from gateway.choice import Chooser
 from gateway.embedding import EncoderFactory, sentence_transformer
 from gateway.envelope import JSON
 from gateway.exchange import Exchange
@@ -31,12 +31,12 @@ class Explain:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._reader = Reader(services.targets, shared=services.config.cache.scope == "global")
-        self._chooser = Chooser(services.config, services.facts, services.classifier, services.conversations)
+        self._reader = Reader(services.targets, services.config.cache)
+        self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
 
     async def answer(self, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""
-        raw = await exchange.body(self._services.config.gateway.max_body_size)
+        raw = await exchange.body(self._services.config.gateway.max_body_size, block)
         exchange.watch(block)
         document = await self.document(raw, exchange.headers, account.identity or ANYONE)
         headers = [*answer_headers(exchange, account, self._services.clock), JSON]
@@ -47,19 +47,22 @@ class Explain:
         embedder = self._services.embedder.ready
         asked = self._reader.read("chat", raw, headers, identity, embedder)
         cache, settings = self._services.cache, self._services.config.cache
-        plan = self._chooser.plan(asked.request, asked.question, asked.target, asked.controls)
+        plan = self._chooser.plan(asked)
         embedding = None
         if embedder is not None and plan.text is not None:
             embedding = await embedder.embed(plan.text, PATIENCE)
-        exact = await cache.exact(asked.question, asked.controls, touch=False)
-        found = await cache.semantic(asked.question, embedding, plan.controls, touch=False)
+        exact, found = None, None
+        if asked.question is not None:
+            exact = await cache.exact(asked.question, asked.controls, touch=False)
+            controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
+            found = await cache.semantic(asked.question, embedding, controls, touch=False)
         vector = self._chooser.readable(embedding, embedder)
-        decision = self._chooser.decide(asked.request, asked.target, asked.tenant, plan, vector)
+        decision = self._chooser.decide(asked, plan, vector)
         reads = asked.controls.read and settings.exact.enabled
         return {
             "cache": {
                 "exact": "hit" if exact is not None else "miss" if reads else "bypass",
-                "semantic": _semantic(found, plan, embedder, asked),
+                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None),
             },
             "router": {
                 "tier": decision.tier,
@@ -71,18 +74,29 @@ class Explain:
         }
 
 
-def _semantic(found: SemanticLookup, plan: Plan, embedder: BatchingEmbedder | None, asked: Asked) -> Document:
-    verdict, reason = str(found.result), found.reason
-    if found.result == "timeout" and embedder is None:
-        verdict, reason = "bypass", "no_embedder"
-    elif reason == "controls" and asked.controls.semantic and not plan.controls.semantic:
+def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:
+    if found is None or asked.question is None:
+        return _layer("bypass", "controls", threshold)
+    if found.result == "timeout" and not loaded:
+        return _layer("bypass", "no_embedder", found.threshold)
+    reason = found.reason
+    if reason == "controls" and asked.controls.semantic and asked.controls.read:
+        # What was embedded is what an approval refers to.
         reason = asked.question.bypass or "approval"
     guard = found.verdict
-    return {
+    return _layer(found.result, reason, found.threshold) | {
         "nearest_id": found.nearest_id,
         "similarity": found.similarity,
-        "threshold": found.threshold,
         "guard": None if guard is None else {"served": guard.served, "feature": guard.feature, "score": guard.score},
+    }
+
+
+def _layer(verdict: str, reason: str | None, threshold: float) -> Document:
+    return {
+        "nearest_id": None,
+        "similarity": None,
+        "threshold": threshold,
+        "guard": None,
         "verdict": verdict,
         "reason": reason,
     }

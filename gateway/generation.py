@@ -44,7 +44,7 @@ class Work:
     gate: TierGate
     model: str
     chosen: bool
-    question: Question
+    question: Question | None
     controls: Controls
     embedding: Embedding | None
 
@@ -209,7 +209,8 @@ class Generation:
         await exchange.start(200, headers)
 
     async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
-        await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
+        if work.question is not None:
+            await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
 
     def _broke(self, work: Work, cause: BaseException, *, begun: bool) -> None:
         """Count what ended the call; faults before the answer began are counted where they may be retried."""

@@ -19,14 +19,14 @@ class Inference:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
-        self._chooser = Chooser(services.config, services.facts, services.classifier, services.conversations)
+        self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._generation = Generation(services, self._stored)
-        self._reader = Reader(services.targets, shared=services.config.cache.scope == "global")
+        self._reader = Reader(services.targets, services.config.cache)
 
     async def answer(self, kind: RouteKind, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""
         services = self._services
-        raw = await exchange.body(services.config.gateway.max_body_size)
+        raw = await exchange.body(services.config.gateway.max_body_size, block)
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
@@ -34,19 +34,17 @@ class Inference:
         if hit is None:
             # From here on the request may wait, and the client may leave meanwhile.
             exchange.watch(block)
-            plan = self._chooser.plan(asked.request, asked.question, asked.target, asked.controls)
+            plan = self._chooser.plan(asked)
             embedding, spent = await self._embed(plan, embedder)
-            if embedder is not None and plan.text is not None and plan.controls.semantic:
-                hit = await self._stored.semantic(asked.question, embedding, plan.controls, account, spent)
+            if embedder is not None and plan.semantic and asked.question is not None:
+                hit = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
             else:
                 self._stored.no_semantic()
             if hit is None:
                 work = self._decide(asked, plan, embedding, embedder, account)
                 await self._generation.run(work, exchange, account, block)
                 return
-        for name in services.tiers:
-            if name == hit.tier:
-                self._chooser.remember(asked.tenant, asked.request, name)
+        self._chooser.remember(asked, hit.tier)
         await self._stored.replay(hit, asked.request, exchange, account)
 
     async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
@@ -67,8 +65,8 @@ class Inference:
     ) -> Work:
         """The tier, noted everywhere it shows, and the work it gets."""
         vector = self._chooser.readable(embedding, embedder)
-        decision = self._chooser.decide(asked.request, asked.target, asked.tenant, plan, vector)
-        self._chooser.remember(asked.tenant, asked.request, decision.tier)
+        decision = self._chooser.decide(asked, plan, vector)
+        self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
         metrics = self._services.metrics
         metrics.decisions(decision.tier, decision.reason).inc()
@@ -81,6 +79,6 @@ class Inference:
             model=asked.target.model or gate.settings.model,
             chosen=asked.target.tier is None,
             question=asked.question,
-            controls=plan.controls,
-            embedding=embedding if plan.controls.semantic else None,
+            controls=asked.controls,
+            embedding=embedding if plan.semantic else None,
         )

@@ -1,5 +1,6 @@
 """One JSON line per request, and one per warning; never prompts, answers, keys or headers."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -20,12 +21,14 @@ class Journal:
     def __init__(self, clock: Clock, write: Write | None = None) -> None:
         self._clock = clock
         self._write: Write = write if write is not None else _stderr
+        self._second = 0
+        self._written = ""
 
     def request(self, account: Account, duration_s: float, overhead_s: float) -> None:
         """The line of one request."""
         usage = account.usage
         line: dict[str, JsonValue] = {
-            "ts": timestamp(self._clock.time()),
+            "ts": self._now(),
             "event": "request",
             "request_id": account.request_id,
             "method": account.method,
@@ -56,6 +59,14 @@ class Journal:
         }
         self._write(orjson.dumps(line) + b"\n")
 
+    def _now(self) -> str:
+        """The time; all but the milliseconds is kept for a second."""
+        now = self._clock.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._written = second, timestamp(second)[:-4]
+        return f"{self._written}{int((now - second) * 1000):03d}Z"
+
 
 class JsonLines(logging.Formatter):
     """Log records of the standard library as the same kind of line."""
@@ -84,5 +95,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def _stderr(line: bytes) -> None:
-    sys.stderr.buffer.write(line)
-    sys.stderr.buffer.flush()
+    # Nobody reads the log any more: that must not end a request.
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()

@@ -1,12 +1,19 @@
-"""Every metric of the gateway in one table, on a registry of its own; children of labelled metrics are cached."""
+"""Every metric of the gateway in one table.
 
-from collections.abc import Hashable
+A request updates a dozen of them. prometheus_client's own instruments take a lock and several calls for each, more than
+parsing the request costs; these are plain additions, and the library writes them out when they are scraped. They belong
+to one thread, the event loop's; a scrape in another thread reads numbers that are at most one update old.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Values of one label that clients or operators can make up; the rest is counted as "other".
@@ -86,65 +93,106 @@ TABLE = (
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
 )
 
-Metric = TypeVar("Metric", bound=MetricWrapperBase)
+
+class Count:
+    """A number that only grows."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add; `amount` is not negative."""
+        self.value += amount
 
 
-class Family(Generic[Metric]):
-    """One metric with its children cached by label values; the bounded label's values beyond the cap are `other`."""
+class Level:
+    """A number that is read where it is, when it is scraped."""
 
-    __slots__ = ("_bounded", "_children", "_metric", "_values")
+    __slots__ = ("read",)
 
-    def __init__(self, metric: Metric, spec: Spec) -> None:
-        self._metric = metric
-        self._children: dict[Hashable, Metric] = {}
+    def __init__(self) -> None:
+        self.read: Callable[[], float] = float
+
+
+class Spread:
+    """How values are spread over buckets; `counts` are per bucket, not cumulative, the last one is above all bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add one value; a bound belongs to its bucket."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+Child = TypeVar("Child", Count, Level, Spread)
+
+
+class Family(Generic[Child]):
+    """One row of the table with a child for each combination of label values.
+
+    Values of the bounded label beyond the cap are `other`.
+    """
+
+    __slots__ = ("_bounded", "_make", "_values", "children", "spec")
+
+    def __init__(self, spec: Spec, make: Callable[[], Child]) -> None:
+        self.spec = spec
+        self.children: dict[tuple[str, ...], Child] = {}
+        self._make: Callable[[], Child] = make
         self._bounded = spec.labels.index(spec.bounded) if spec.bounded else None
         self._values: set[str] = set()
+        if not spec.labels:
+            self()
 
-    def __call__(self, *values: str) -> Metric:
+    def __call__(self, *values: str) -> Child:
         """The child with these label values, in the table's order."""
-        found = self._children.get(values)
-        if found is None:
-            found = self._make(values)
-        return found
+        found = self.children.get(values)
+        return self._new(values) if found is None else found
 
-    def _make(self, values: tuple[str, ...]) -> Metric:
+    def _new(self, values: tuple[str, ...]) -> Child:
         if self._bounded is not None:
             value = values[self._bounded]
-            if value not in self._values and len(self._values) >= MAX_VALUES:
-                # Not remembered under its own name: the cap bounds this dictionary too.
-                return (
-                    self(*values[: self._bounded], OTHER, *values[self._bounded + 1 :])
-                    if value != OTHER
-                    else self._child(values)
-                )
-            self._values.add(value)
-        child = self._child(values)
-        self._children[values] = child
+            if value not in self._values and value != OTHER:
+                if len(self._values) >= MAX_VALUES:
+                    return self(*values[: self._bounded], OTHER, *values[self._bounded + 1 :])
+                self._values.add(value)
+        child = self.children[values] = self._make()
         return child
 
-    def _child(self, values: tuple[str, ...]) -> Metric:
-        return self._metric.labels(*values) if values else self._metric
+
+AnyFamily = Family[Count] | Family[Level] | Family[Spread]
 
 
 class Metrics:
     """The table as objects. One instance per gateway process, one registry per instance."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
+        self._families: list[AnyFamily] = []
         specs = {spec.name.removeprefix("forebay_"): spec for spec in TABLE}
 
-        def counter(name: str) -> Family[Counter]:
-            spec = specs[name]
-            return Family(Counter(spec.name, spec.help, spec.labels, registry=self.registry), spec)
+        def counter(name: str) -> Family[Count]:
+            family = Family(specs[name], Count)
+            self._families.append(family)
+            return family
 
-        def gauge(name: str) -> Family[Gauge]:
-            spec = specs[name]
-            return Family(Gauge(spec.name, spec.help, spec.labels, registry=self.registry), spec)
+        def gauge(name: str) -> Family[Level]:
+            family = Family(specs[name], Level)
+            self._families.append(family)
+            return family
 
-        def histogram(name: str) -> Family[Histogram]:
+        def histogram(name: str) -> Family[Spread]:
             spec = specs[name]
-            made = Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets)
-            return Family(made, spec)
+            family = Family(spec, lambda: Spread(spec.buckets))
+            self._families.append(family)
+            return family
 
         self.requests = counter("requests_total")
         self.duration = histogram("request_duration_seconds")
@@ -172,6 +220,39 @@ class Metrics:
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
 
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client writes out."""
+        for family in self._families:
+            yield _written(family)
+
     def render(self) -> bytes:
         """The exposition text. Takes milliseconds with many label values: call it off the event loop."""
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)
+
+
+def _written(family: AnyFamily) -> Metric:
+    spec = family.spec
+    counter = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+    gauge = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+    histogram = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+    # A copy: the loop may add a child meanwhile.
+    children: list[tuple[tuple[str, ...], Count | Level | Spread]] = list(family.children.items())
+    for labels, child in children:
+        if isinstance(child, Count):
+            counter.add_metric(labels, child.value)
+        elif isinstance(child, Level):
+            gauge.add_metric(labels, child.read())
+        else:
+            histogram.add_metric(labels, _cumulative(child), child.total)
+    return {"counter": counter, "gauge": gauge, "histogram": histogram}[spec.kind]
+
+
+def _cumulative(spread: Spread) -> list[tuple[str, float]]:
+    buckets, total = [], 0
+    for bound, count in zip((*spread.bounds, inf), list(spread.counts), strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == inf else str(float(bound)), float(total)))
+    return buckets

@@ -23,6 +23,8 @@ from gateway.upstream.base import Call, Reply
 from gateway.upstream.replicas import Opened
 
 ROUTE = "/v1/{path}"
+# Under /v1, but not for clients: they change what the engine serves to everyone.
+ENGINE_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH"})
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?', re.IGNORECASE)
 _MODEL_PART = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n)', re.IGNORECASE)
@@ -45,9 +47,9 @@ class PassThrough:
 
     async def answer(self, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""
-        if exchange.method not in METHODS:
+        if exchange.method not in METHODS or not passable(exchange.path):
             raise NotFound(f"{exchange.method} {exchange.path} does not exist")
-        raw = await exchange.body(self._services.config.gateway.max_body_size)
+        raw = await exchange.body(self._services.config.gateway.max_body_size, block)
         foreign = self.understand(raw, exchange)
         tier = foreign.target.tier
         if tier is None:
@@ -150,6 +152,11 @@ class PassThrough:
             chunk = await reply.read()
             account.last_at = patience.got()
         await exchange.end()
+
+
+def passable(path: str) -> bool:
+    """Whether a path under /v1 stays there, however a server reads it, and is meant for clients."""
+    return ".." not in path and path.rstrip("/") not in ENGINE_ADMIN
 
 
 async def _first(reply: Reply) -> bytes:

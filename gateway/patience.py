@@ -15,10 +15,11 @@ class Patience:
     the client does not read its answer counts towards `total` only. `waited` is in seconds.
     """
 
-    __slots__ = ("_block", "_clock", "_content", "_due", "_ends", "_limits", "_since", "_timer", "waited")
+    __slots__ = ("_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "waited")
 
     def __init__(self, block: Interruptible, limits: Timeout, clock: Clock) -> None:
         self._block, self._limits, self._clock = block, limits, clock
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._since: float | None = None
         self._content = False
@@ -34,14 +35,11 @@ class Patience:
             self._ends, self._since = now + self._limits.total, now
         else:
             self._timer.cancel()
-        self._arm(min(self._limits.first_token, self._ends - now))
+        self._arm(now)
 
     def content(self) -> None:
         """The first content has come: between chunks, `idle` counts."""
         self._content = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._arm(min(self._limits.idle, self._ends - self._clock.monotonic()))
 
     def wait(self) -> None:
         """Something of the tier is waited for."""
@@ -62,8 +60,12 @@ class Patience:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(max(seconds, 0.0), self._fire)
+    def _arm(self, now: float) -> None:
+        """Look again when the first limit could be over, whichever phase it is in by then."""
+        limits, since = self._limits, self._since
+        idle = (now if since is None or not self._content else since) + limits.idle
+        at = min(idle, self._ends) if self._content else min(idle, self._due, self._ends)
+        self._timer = self._loop.call_later(max(at - now, 0.0), self._fire)
 
     def _fire(self) -> None:
         now = self._clock.monotonic()
@@ -71,7 +73,6 @@ class Patience:
         if now >= self._ends:
             self._trip("total", limits.total)
             return
-        left = self._ends - now
         if not self._content:
             due = self._due
             name, limit = "first_token", limits.first_token
@@ -81,7 +82,7 @@ class Patience:
         if now >= due:
             self._trip(name, limit)
         else:
-            self._arm(min(due - now, left))
+            self._arm(now)
 
     def _trip(self, name: str, limit: float) -> None:
         self._timer = None

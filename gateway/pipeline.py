@@ -74,6 +74,7 @@ class Pipeline:
         if exchange.finished:
             return
         if not exchange.started:
+            await exchange.discard()
             headers = answer_headers(exchange, account, self._services.clock)
             headers += [*envelope.headers(error), envelope.JSON]
             if isinstance(error, Unavailable) and self._services.draining:

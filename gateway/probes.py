@@ -54,7 +54,10 @@ class Probes:
         headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
         names = {gate.settings.model, *gate.settings.adapters}
         while True:
-            fault, late = await probe(client, replica.url, headers, names)
+            fault, late, context = await probe(client, replica.url, headers, names)
+            if context is not None and context != replica.context:
+                replica.context = context
+                gate.learn()
             count = self._late[replica.url] = self._late.get(replica.url, 0) + 1 if late else 0
             if not late or count >= MAX_LATE:
                 self._note(gate, replica, fault)
@@ -73,25 +76,28 @@ class Probes:
 
 async def probe(
     client: httpx.AsyncClient, url: str, headers: dict[str, str], names: set[str]
-) -> tuple[str | None, bool]:
-    """What is wrong with a server, None where nothing is; and whether it was only late."""
+) -> tuple[str | None, bool, int | None]:
+    """What is wrong with a server, None where nothing is; whether it was only late; and its context length."""
     try:
         answer = await client.get(f"{url}/v1/models", headers=headers)
     except httpx.TimeoutException as error:
-        return f"no answer in time ({type(error).__name__})", not isinstance(error, httpx.ConnectTimeout)
+        return f"no answer in time ({type(error).__name__})", not isinstance(error, httpx.ConnectTimeout), None
     except (httpx.HTTPError, OSError) as error:
-        return f"{type(error).__name__}: {error}", False
+        return f"{type(error).__name__}: {error}", False, None
     if answer.status_code != 200:
-        return f"/v1/models answered {answer.status_code}", False
+        return f"/v1/models answered {answer.status_code}", False, None
     served = _served(answer)
-    if not names & served:
-        return f"serves {', '.join(sorted(served)) or 'nothing'} instead of {', '.join(sorted(names))}", False
-    return None, False
+    ours = names & served.keys()
+    if not ours:
+        return f"serves {', '.join(sorted(served)) or 'nothing'} instead of {', '.join(sorted(names))}", False, None
+    return None, False, min((length for name in ours if (length := served[name]) is not None), default=None)
 
 
-def _served(answer: httpx.Response) -> set[str]:
+def _served(answer: httpx.Response) -> dict[str, int | None]:
+    """The models of a server, each with its context length where it is told."""
     try:
         rows = answer.json()["data"]
-        return {str(row["id"]) for row in rows}
-    except (ValueError, KeyError, TypeError):
-        return set()
+        lengths = {str(row["id"]): row.get("max_model_len") for row in rows}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: length if isinstance(length, int) and length > 0 else None for name, length in lengths.items()}

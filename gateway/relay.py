@@ -64,6 +64,7 @@ class EventRelay:
         self._reply = reply
         self._splitter = EventSplitter()
         self._last: bytes | None = None
+        self._fault: EngineFault | None = None
         self.held = b""
 
     async def begin(self) -> None:
@@ -75,6 +76,8 @@ class EventRelay:
                 self._ended()
                 return
             shown, begun = self._take(chunk)
+            if self._fault is not None and not begun:
+                raise self._fault
             self.held += shown
             begun = begun or len(self.held) + len(self._splitter.rest) > MAX_HELD
 
@@ -82,6 +85,9 @@ class EventRelay:
         """Forward what follows; the bytes that end the stream."""
         patience = self._patience
         while self._last is None:
+            # Raised only here, after what came before it was sent: where the chunks ended must not show.
+            if self._fault is not None:
+                raise self._fault
             patience.wait()
             chunk = await self._reply.read()
             now = patience.got()
@@ -113,7 +119,8 @@ class EventRelay:
                 self._last = event.raw
                 continue
             if look is Look.ERROR:
-                raise self._fault()
+                self._fault = self._engine_fault()
+                break
             content = content or look is Look.CONTENT
             if look is not Look.USAGE or self._show_usage:
                 shown.append(event.raw)
@@ -128,9 +135,9 @@ class EventRelay:
         elif not self._meter.finished:
             raise Broken("the engine ended its answer early")
         else:
-            self._last = b""
+            self._last = rest
 
-    def _fault(self) -> EngineFault:
+    def _engine_fault(self) -> EngineFault:
         value = self._meter.fault or {}
         status = status_of(value)
         return EngineFault(status, orjson.dumps({"error": error_object(dict(value), status)}))

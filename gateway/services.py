@@ -24,7 +24,6 @@ from gateway.upstream.aiohttp_client import AiohttpUpstream
 from gateway.upstream.replicas import Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
-from router.decision import TierFacts
 
 
 class Load:
@@ -64,7 +63,6 @@ class Services:
     clock: Clock
     keyring: Keyring
     targets: Targets
-    facts: Mapping[TierName, TierFacts]
     tiers: Mapping[TierName, TierGate]
     metrics: Metrics
     settlement: Settlement
@@ -82,8 +80,8 @@ class Services:
     def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
         stats = self.cache.stats()
-        self.metrics.entries("exact").set(stats.exact)
-        self.metrics.entries("semantic").set(stats.semantic)
+        self.metrics.entries("exact").read = partial(float, stats.exact)
+        self.metrics.entries("semantic").read = partial(float, stats.semantic)
 
 
 @asynccontextmanager
@@ -113,7 +111,6 @@ async def opened(
             clock=clock,
             keyring=keyring,
             targets=Targets(config.tiers),
-            facts=facts(config),
             tiers=tiers,
             metrics=metrics,
             settlement=Settlement(metrics, Journal(clock, write), clock),
@@ -136,13 +133,6 @@ def load_classifier(config: Config) -> Classifier:
 def response_cache(config: Config, clock: Clock) -> ResponseCache:
     """The configured response cache, not yet entered."""
     return ResponseCache(config.cache, clock=clock)
-
-
-def facts(config: Config) -> dict[TierName, TierFacts]:
-    """What each tier can do, for the router."""
-    return {
-        name: TierFacts(tier.model, frozenset(tier.capabilities), tier.context) for name, tier in config.tiers.items()
-    }
 
 
 def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
@@ -169,8 +159,8 @@ def _count_retry(metrics: Metrics, tier: TierName) -> None:
 def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
     """These gauges are read where the numbers are, when they are scraped."""
     for name, gate in tiers.items():
-        metrics.queue_depth(name).set_function(partial(_waiting, gate))
-        metrics.inflight(name).set_function(partial(_inflight, gate))
+        metrics.queue_depth(name).read = partial(_waiting, gate)
+        metrics.inflight(name).read = partial(_inflight, gate)
 
 
 def _waiting(gate: TierGate) -> float:

@@ -32,9 +32,9 @@ class StoredAnswers:
         self._semantic = config.cache.semantic
         self._prices = {name: tier.price for name, tier in config.tiers.items()}
 
-    async def exact(self, question: Question, controls: Controls, account: Account) -> Hit | None:
+    async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
         """The answer to this very question."""
-        if not (self._exact and controls.read):
+        if question is None or not (self._exact and controls.read):
             self._metrics.lookups("exact", "bypass").inc()
             return None
         try:

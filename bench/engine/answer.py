@@ -134,7 +134,8 @@ def events(said: Answer) -> Iterator[tuple[bytes, int]]:
             delta, tokens = deltas[at]
             sent += tokens
             ends = choice if at + 1 == len(deltas) else None
-            yield _event(said, choice.index, delta, sent, ends=ends), tokens
+            offset = sum(map(len, choice.tokens[:at])) if said.logprobs else 0
+            yield _event(said, choice.index, delta, sent, offset=offset, ends=ends), tokens
 
 
 def usage_event(said: Answer) -> bytes:
@@ -258,12 +259,19 @@ def _head(said: Answer) -> dict[str, JsonValue]:
 
 
 def _event(
-    said: Answer, index: int, delta: Json, sent: int, *, ends: Choice | None = None, first: bool = False
+    said: Answer,
+    index: int,
+    delta: Json,
+    sent: int,
+    *,
+    offset: int = 0,
+    ends: Choice | None = None,
+    first: bool = False,
 ) -> bytes:
     token = delta.get("content") or delta.get("text")
     choice: dict[str, JsonValue] = {"index": index}
     choice |= delta if said.kind == "completion" else {"delta": dict(delta)}
-    choice["logprobs"] = _logprobs(said.kind, [str(token)]) if said.logprobs and token else None
+    choice["logprobs"] = _logprobs(said.kind, [str(token)], offset) if said.logprobs and token else None
     choice["finish_reason"] = ends.finish_reason if ends else None
     if ends:
         choice["stop_reason"] = ends.stop_reason
@@ -307,11 +315,11 @@ def _text_choice(said: Answer, choice: Choice) -> dict[str, JsonValue]:
     }
 
 
-def _logprobs(kind: Kind, tokens: Sequence[str]) -> dict[str, JsonValue]:
+def _logprobs(kind: Kind, tokens: Sequence[str], offset: int = 0) -> dict[str, JsonValue]:
     # Any fixed function will do: longer tokens are less likely.
     values = [(token, -len(token) / 10) for token in tokens]
     if kind == "completion":
-        offsets = [sum(map(len, tokens[:at])) for at in range(len(tokens))]
+        offsets = [offset + sum(map(len, tokens[:at])) for at in range(len(tokens))]
         return {
             "text_offset": cast("JsonValue", offsets),
             "token_logprobs": [value for _, value in values],

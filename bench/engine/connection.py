@@ -106,7 +106,8 @@ class Connection(asyncio.Protocol):
     """Parses requests and hands each to `handler`, one after the other.
 
     The handler's task is cancelled when the peer closes or resets the connection. `peers` holds the open connections;
-    `changed` is called after it did.
+    `changed` is called after it did,
+    and when a peer stops reading.
     """
 
     def __init__(self, handler: Handler, peers: "set[Connection]", changed: Callable[[], None]) -> None:
@@ -147,10 +148,16 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not read."""
         self._writable.clear()
+        self._changed()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writable.set()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the peer does not read what was sent."""
+        return not self._writable.is_set()
 
     def abort(self) -> None:
         """Drops the connection at once."""

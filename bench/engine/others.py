@@ -1,4 +1,4 @@
-"""Routes of an engine that the gateway passes through: embeddings, responses, Anthropic messages, and an echo."""
+"""Routes of an engine that the gateway passes through: embeddings, responses, Anthropic messages; others are echoed."""
 
 import asyncio
 import hashlib

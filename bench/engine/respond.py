@@ -16,7 +16,7 @@ from bench.engine.wire import Body
 
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
-GENERATION = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
+PREFIXES = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Responder:
         self.seen.status = script.status
         if script.status >= 400 or script.body is not None:
             await self._as_it_is()
-        elif path in GENERATION:
+        elif path in PREFIXES:
             await self._generate(path)
         else:
             await other_route(path, self.body, script, self.out)
@@ -58,7 +58,7 @@ class Responder:
         await self.out.end()
 
     async def _generate(self, path: str) -> None:
-        name = GENERATION[path] + (self.seen.headers.get("x-request-id") or f"{self.seen.number:032x}")
+        name = PREFIXES[path] + (self.seen.headers.get("x-request-id") or f"{self.seen.number:032x}")
         said = answer("chat" if path.startswith("/v1/chat") else "completion", self.body, self.script, name)
         self.counts.prompt_tokens += said.prompt_tokens
         if self.body.get("stream") is True:

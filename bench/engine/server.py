@@ -102,6 +102,11 @@ class ScriptedEngine:
         """Open connections."""
         return len(self._peers)
 
+    @property
+    def blocked(self) -> int:
+        """Connections whose peer does not read."""
+        return sum(peer.blocked for peer in self._peers)
+
     async def listen(self) -> None:
         """Accepts connections; after `stop_listening` on the same port again."""
         self._server = await asyncio.get_running_loop().create_server(

@@ -17,9 +17,16 @@ class Invalid(Exception):
         self.status, self.param = status, param
 
 
+GENERATION = ("/v1/chat/completions", "/v1/completions")
+# What a vLLM server may have besides, by the model it runs.
+OTHERS = ("/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/score", "/v1/rerank", "/v1/audio/transcriptions")
+
+
 def body_of(request: Incoming, models: Sequence[str], max_model_len: int) -> Mapping[str, JsonValue]:
-    """The request's JSON object. Raises Invalid."""
-    if request.method == "GET":
+    """The request's JSON object; empty for a form. Raises Invalid."""
+    if request.method != "POST" or request.path not in (*GENERATION, *OTHERS):
+        raise Invalid(404, "Not Found")
+    if request.headers.get("content-type", "").startswith("multipart/"):
         return {}
     try:
         body = orjson.loads(request.body)
@@ -30,7 +37,7 @@ def body_of(request: Incoming, models: Sequence[str], max_model_len: int) -> Map
     model = body.get("model")
     if model is not None and model not in models:
         raise Invalid(404, f"The model `{model}` does not exist.", "model")
-    if request.path in ("/v1/chat/completions", "/v1/completions"):
+    if request.path in GENERATION:
         _check_generation(request.path, body, max_model_len)
     return body
 

@@ -89,7 +89,9 @@ def _text(document: dict[str, Any]) -> str:
     lines = [("exact cache", cache["exact"]), ("semantic cache", _with_reason(semantic["verdict"], semantic["reason"]))]
     if semantic["nearest_id"]:
         similarity, threshold = semantic["similarity"], semantic["threshold"]
-        lines.append(("  nearest entry", f"{semantic['nearest_id']}, similarity {similarity:.3f}, threshold {threshold}"))
+        lines.append(
+            ("  nearest entry", f"{semantic['nearest_id']}, similarity {similarity:.3f}, threshold {threshold}")
+        )
     if semantic["guard"]:
         guard = semantic["guard"]
         score = "" if guard["score"] is None else f", score {guard['score']:.3f}"

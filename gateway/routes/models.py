@@ -12,16 +12,16 @@ from gateway.services import Services
 def routes(services: Services) -> list[Route]:
     """The two routes."""
     started = int(services.clock.time())
-    cards = {name: _card(services, name, started) for name in services.targets.names}
+    names = services.targets.names
 
     async def every(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": list(cards.values())})
+        return JSONResponse({"object": "list", "data": [_card(services, name, started) for name in names]})
 
     async def one(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in cards:
+        if name not in names:
             raise NotFound(f"the model {name[:200]!r} does not exist", code="model_not_found", param="model")
-        return JSONResponse(cards[name])
+        return JSONResponse(_card(services, name, started))
 
     # Names of models have slashes in them.
     return [Route("/v1/models", every), Route("/v1/models/{name:path}", one)]
@@ -29,7 +29,7 @@ def routes(services: Services) -> list[Route]:
 
 def _card(services: Services, name: str, created: int) -> dict[str, JsonValue]:
     target = services.targets.names[name]
-    context = services.tiers[target.tier].settings.context if target.tier is not None else None
+    context = services.tiers[target.tier].facts.context if target.tier is not None else None
     return {
         "id": name,
         "object": "model",

@@ -23,12 +23,17 @@ MAX_ERROR_BODY = 256 * 1024
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """One server address. `health` is the probe's verdict, `fault` its reason; `avoid_until` follows a failed call."""
+    """One server address.
+
+    `health` is the probe's verdict, `fault` its reason, `context` the context length in tokens that the server told it.
+    `avoid_until` follows a failed call.
+    """
 
     url: str
     outstanding: int = 0
     health: Health = "unknown"
     fault: str | None = None
+    context: int | None = None
     avoid_until: float = 0.0
 
 
@@ -67,6 +72,11 @@ class Replicas:
         self._upstream, self._clock = upstream, clock
         self._on_error, self._on_retry = on_error, on_retry
         self._turn = 0
+
+    @property
+    def context(self) -> int | None:
+        """The context length in tokens that every server has room for; None where no server named one."""
+        return min((replica.context for replica in self.all if replica.context is not None), default=None)
 
     @property
     def ready(self) -> bool:

@@ -204,6 +204,8 @@ async def test_other_routes_answer(client: openai.AsyncOpenAI, engine: ScriptedE
     )
     async with aiohttp.ClientSession() as http, http.post(engine.url + "/v1/score", json={"a": 1}) as response:
         assert await response.json() == {"object": "echo", "path": "/v1/score", "body": {"a": 1}}
+    async with aiohttp.ClientSession() as http, http.post(engine.url + "/v1/unheard-of", json={"a": 1}) as response:
+        assert (response.status, (await response.json())["error"]["message"]) == (404, "Not Found")
 
 
 async def test_a_required_key_is_required_of_v1_only() -> None:

@@ -1,0 +1,269 @@
+"""Keys on every route, what passes through, health, metrics, and the process itself."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+
+from bench.engine import Script, ScriptedEngine
+from tests.integration.stack import FRONTIER, SMALL, RawClient, Stack, chat, gateway, tiers, until
+
+CHAT = "/v1/chat/completions"
+# sha256 of "k"
+KEY = {"name": "k", "tenant": "t", "sha256": "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"}
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    async with ScriptedEngine(SMALL) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def stack(engine: ScriptedEngine) -> AsyncIterator[Stack]:
+    async with gateway(tiers(engine)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", CHAT),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/embeddings"),
+        ("POST", "/v1/audio/transcriptions"),
+        ("POST", "/v1/explain"),
+        ("GET", "/v1/models"),
+        ("GET", "/admin/state"),
+    ],
+)
+async def test_one_key_check_for_every_route(engine: ScriptedEngine, method: str, path: str) -> None:
+    async with gateway({**tiers(engine), "auth": {"keys": [KEY]}}) as stack:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic k"}):
+            answer = await stack.client.request(method, path, json={"model": "small"}, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.headers["x-request-id"]
+        answer = await stack.client.request(
+            method, path, json={"model": "small"}, headers={"authorization": "bearer k"}
+        )
+        assert answer.status_code != 401
+        assert all("authorization" not in request.headers for request in engine.requests)
+        for open_path in ("/health", "/ready", "/metrics", "/openapi.json"):
+            assert (await stack.client.get(open_path)).status_code == 200
+
+
+async def test_other_routes_of_the_engine_pass_through_uncached(stack: Stack, engine: ScriptedEngine) -> None:
+    for _ in range(2):
+        answer = await stack.client.post("/v1/embeddings?x=1", json={"model": "small", "input": ["a", "b"]})
+        assert (answer.headers["x-forebay-cache"], answer.headers["x-forebay-tier"]) == ("bypass", "small")
+        assert len(answer.json()["data"]) == 2
+    assert len(engine.requests) == 2
+    assert engine.requests[0].json["model"] == SMALL
+    assert engine.requests[0].incoming.target == "/v1/embeddings?x=1"
+    assert await stack.metric("forebay_requests_total", route="/v1/{path}", status="200") == 2
+
+
+async def test_a_streamed_response_passes_byte_for_byte(stack: Stack, engine: ScriptedEngine) -> None:
+    body = {"model": SMALL, "input": "hi", "stream": True}
+    async with httpx.AsyncClient() as direct:
+        plain = await direct.post(f"{engine.url}/v1/responses", json=body)
+    engine.next.append(Script(pieces=(5,)))
+    through = await stack.client.post("/v1/responses", json=body)
+    assert through.content == plain.content
+    assert through.headers["x-accel-buffering"] == "no"
+
+
+async def test_a_multipart_form_passes_with_the_engines_model_name(stack: Stack, engine: ScriptedEngine) -> None:
+    sound = bytes(range(256)) * 40
+    # The scripted engine reads JSON only and refuses this; what it was sent is what counts.
+    await stack.client.post(
+        "/v1/audio/transcriptions",
+        files={"file": ("a.wav", sound, "audio/wav")},
+        data={"model": "small", "language": "de"},
+    )
+    seen = engine.requests[-1]
+    assert sound in seen.body
+    assert b'name="model"\r\n\r\nsmall-model\r\n' in seen.body
+    assert seen.headers["content-type"].startswith("multipart/form-data; boundary=")
+    assert int(seen.headers["content-length"]) == len(seen.body)
+
+
+async def test_a_broken_pass_through_is_an_aborted_connection(stack: Stack, engine: ScriptedEngine) -> None:
+    engine.next.append(Script(cut_after_bytes=20, body=b"x" * 100, framing="chunked", pieces=(10,), piece_delay=0.02))
+    with pytest.raises(httpx.RemoteProtocolError):
+        await stack.client.post("/v1/embeddings", json={"model": "small", "input": "x"})
+    await stack.idle()
+
+
+async def test_a_pass_through_client_that_leaves_ends_the_engines_work(stack: Stack, engine: ScriptedEngine) -> None:
+    engine.next.append(Script(hang=True))
+    client = await RawClient.post(stack.url, "/v1/embeddings", {"model": "small", "input": "x"}, x_request_id="gone")
+    await engine.until(lambda: engine.slots.running == 1)
+    await client.leave()
+    await engine.until(lambda: engine.requests[-1].state == "aborted")
+    assert (await stack.line("gone"))["status"] == 499
+    await stack.idle()
+
+
+async def test_with_two_tiers_a_foreign_route_needs_a_name(engine: ScriptedEngine) -> None:
+    async with ScriptedEngine(FRONTIER) as big, gateway(tiers(engine, frontier=big)) as stack:
+        for body, status in (
+            ({"model": "auto", "input": "x"}, 400),
+            ({"input": "x"}, 400),
+            ({"model": "nobody", "input": "x"}, 404),
+            ({"model": "frontier", "input": "x"}, 200),
+        ):
+            assert (await stack.client.post("/v1/embeddings", json=body)).status_code == status
+        assert len(big.requests) == 1
+
+
+async def test_ready_follows_the_tiers_and_a_server_of_another_model_gets_nothing(engine: ScriptedEngine) -> None:
+    async with (
+        ScriptedEngine("other-model") as other,
+        ScriptedEngine(SMALL) as spare,
+        gateway(tiers(engine, other, spare)) as stack,
+    ):
+        replicas = {replica.url: replica for replica in stack.process.services.tiers["small"].replicas.all}
+        await until(lambda: replicas[other.url].health == "down" and replicas[spare.url].health == "up")
+        ready = await stack.client.get("/ready")
+        assert ready.status_code == 200
+        assert any("other-model" in part for part in ready.json()["degraded"])
+        for number in range(6):
+            await stack.client.post(CHAT, json=chat(f"x {number}"))
+        assert not other.requests
+
+
+async def test_metrics_have_a_port_of_their_own_where_configured(engine: ScriptedEngine) -> None:
+    port = free_port()
+    async with gateway({"gateway": {"metrics_port": port}, **tiers(engine)}) as stack:
+        assert (await stack.client.get("/metrics")).status_code == 404
+        text = (await stack.client.get(f"http://127.0.0.1:{port}/metrics")).text
+        assert "forebay_inflight" in text
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+# The process
+
+
+async def test_a_stop_is_unready_at_once_refuses_and_lets_streams_finish(engine: ScriptedEngine) -> None:
+    async with gateway(tiers(engine)) as stack:
+        engine.next.append(Script(tokens=10, itl=0.05))
+        running = asyncio.create_task(stack.client.post(CHAT, json=chat("slow", stream=True)))
+        await engine.until(lambda: engine.slots.running == 1)
+        stack.process.stop()
+        assert (await stack.client.get("/ready")).status_code == 503
+        refused = await stack.client.post(CHAT, json=chat("late"))
+        assert (refused.status_code, refused.headers["x-forebay-reason"]) == (503, "draining")
+        assert refused.headers["retry-after"]
+        answer = await running
+        assert answer.text.endswith("data: [DONE]\n\n")
+        await until(lambda: stack.process.server.should_exit)
+
+
+async def test_a_stop_waits_no_longer_than_the_drain_limit(engine: ScriptedEngine) -> None:
+    async with gateway({"gateway": {"drain": "50ms"}, **tiers(engine)}) as stack:
+        engine.next.append(Script(hang=True))
+        client = await RawClient.post(stack.url, CHAT, chat("stuck", stream=True))
+        await engine.until(lambda: engine.slots.running == 1)
+        stack.process.stop()
+        await engine.until(lambda: engine.requests[-1].state == "aborted")
+        await client.leave()
+        await stack.idle()
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "forebay.yaml"
+    document = {
+        "gateway": {"port": 0},
+        "cache": {"semantic": {"enabled": False}},
+        "tiers": {"small": {"model": SMALL, "urls": ["http://127.0.0.1:9"]}},
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def started(config: Path, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "forebay", "serve", "--config", str(config)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_serve_says_where_it_listens_answers_and_stops_on_sigterm(configured: Path) -> None:
+    with started(configured) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.fullmatch(
+            r"forebay: gateway at (http://127\.0\.0\.1:\d+), tiers: small small-model at .*, no client keys: .*\n", line
+        )
+        assert found, line
+        assert httpx.get(f"{found[1]}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{found[1]}/ready").status_code == 503
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+
+
+def test_serve_with_a_taken_port_is_one_line_and_exit_code_1(configured: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", "serve", "--config", str(configured)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "FOREBAY__GATEWAY__PORT": str(port)},
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"forebay: cannot listen on 127.0.0.1:{port} (gateway.port): Address already in use"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ({"FOREBAY__GATEWAY__PROT": "1"}, "gateway.prot"),
+        ({"FOREBAY__TIERS__SMALL__URLS": "[]"}, "tiers.small.urls"),
+        ({"FOREBAY__TIERS__SMALL__API_KEY": "${NOT_SET_ANYWHERE}"}, "tiers.small.api_key"),
+        ({"FOREBAY__AUTH__KEYS": "[{name: a, tenant: a, env: NOT_SET_ANYWHERE}]"}, "auth.keys[0].env"),
+        ({"FOREBAY__ROUTER__CLASSIFIER": "/nothing/here.json"}, "router.classifier"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_serve_with_a_wrong_configuration_names_the_key_and_is_exit_code_2(
+    configured: Path, override: dict[str, str], path: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", "serve", "--config", str(configured)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **override},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"forebay: {path}")
+    assert "Traceback" not in done.stderr
