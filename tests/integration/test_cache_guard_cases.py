@@ -60,9 +60,9 @@ class Loop:
 
 
 @pytest.fixture(scope="module")
-def loop() -> Iterator[Loop]:
+def loop(minilm: SentenceTransformerEncoder) -> Iterator[Loop]:
     def make(_: Embedder) -> Encoder:
-        return SentenceTransformerEncoder()
+        return minilm
 
     with asyncio.Runner() as runner:
         engine = ScriptedEngine(SMALL)

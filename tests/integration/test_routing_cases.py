@@ -372,13 +372,12 @@ HARD = [
 
 
 @pytest.mark.embedder
-def test_r25_hard_prompts_are_hard_in_any_language() -> None:
+def test_r25_hard_prompts_are_hard_in_any_language(minilm: SentenceTransformerEncoder) -> None:
     """R25: with the shipped classifier and the real embedder."""
 
     def make(_: Embedder) -> Encoder:
-        return encoder
+        return minilm
 
-    encoder = SentenceTransformerEncoder()
     config = validate({"tiers": {"small": {"model": SMALL}, "frontier": {"model": FRONTIER}}})
     found = {text: decide_offline(config, auto(text), make)["router"] for text in HARD}
     assert {text: row["tier"] for text, row in found.items()} == dict.fromkeys(HARD, "frontier")

@@ -21,9 +21,9 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def encoder() -> SentenceTransformerEncoder:
-    return SentenceTransformerEncoder()
+@pytest.fixture
+def encoder(minilm: SentenceTransformerEncoder) -> SentenceTransformerEncoder:
+    return minilm
 
 
 def test_vectors_are_unit_length_and_of_the_promised_shape(encoder: SentenceTransformerEncoder) -> None:
