@@ -17,7 +17,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.errors import ForebayError
-from deploy.processes import below_directory, end, remove_shared_memory
+from deploy.processes import below_directory, end, is_alive, remove_shared_memory
 
 StepStatus = Literal["waiting", "running", "done", "failed"]
 
@@ -54,7 +54,7 @@ class Started(_Record):
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             # psutil corrects for clock changes, which moves the value by a little.
-            if abs(process.create_time() - self.created) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+            if abs(process.create_time() - self.created) < 1 and is_alive(process):
                 return process
         return None
 
@@ -187,12 +187,13 @@ class Instance:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
         deadline = time.monotonic() + patience
-        while self.is_running() and time.monotonic() < deadline:
+        while is_alive(process) and time.monotonic() < deadline:
             time.sleep(0.1)
-        if self.is_running():
-            with contextlib.suppress(psutil.NoSuchProcess):
+        if is_alive(process):
+            with contextlib.suppress(psutil.Error):
                 process.kill()
-                process.wait(5)
+        while is_alive(process):
+            time.sleep(0.1)
         return process.pid
 
 

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from core.config import Config, TierName
 from core.errors import ForebayError
 from deploy.enginelog import reason
-from deploy.processes import adopt_orphans, descendants, end, reap, remove_shared_memory, shared_memory
+from deploy.processes import adopt_orphans, descendants, end, is_alive, reap, remove_shared_memory, shared_memory
 from deploy.tiers import CPUS_PER_REPLICA
 
 _LOOPBACK = "127.0.0.1"
@@ -108,7 +108,7 @@ class LocalCluster:
     def fault(self) -> str | None:
         """Why the cluster cannot go on, or None. Engines that die are Serve's to restart."""
         reap()
-        gone = [daemon for daemon in self._daemons if not daemon.is_running()]
+        gone = [daemon for daemon in self._daemons if not is_alive(daemon)]
         return "Ray has stopped" if gone else None
 
     def _environment(self) -> dict[str, str | None]:
@@ -131,6 +131,8 @@ class LocalCluster:
             # Workers are engines here. Started in advance or kept idle, they would cost up to 0.7 GB each.
             "RAY_prestart_worker_first_driver": "0",
             "RAY_num_workers_soft_limit": "0",
+            # Ray gives way to everything else by default; an engine that starves fails its health checks.
+            "RAY_worker_niceness": "0",
             # Its listeners are open to the network; the Python proxy's are not.
             "RAY_SERVE_ENABLE_HA_PROXY": "0",
         }

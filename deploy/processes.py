@@ -31,6 +31,14 @@ def descendants(but: Iterable[psutil.Process] = ()) -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if process not in left_out]
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: not gone, and not a zombie that its parent has yet to look at."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def end(processes: Sequence[psutil.Process], patience: float = 3.0) -> None:
     """End processes: SIGTERM, `patience` seconds, SIGKILL. psutil knows a reused pid by its start time."""
     for process in processes:

@@ -15,7 +15,7 @@ import pytest
 from core.errors import ForebayError
 from deploy.instance import AlreadyRunning, Instance, Started, State, Step
 from deploy.local import short_directory
-from deploy.processes import descendants, end, remove_shared_memory, shared_memory
+from deploy.processes import descendants, end, is_alive, remove_shared_memory, shared_memory
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 Start = Callable[..., psutil.Process]
@@ -103,7 +103,7 @@ def test_what_a_killed_one_left_is_ended_and_removed(instance: Instance, start: 
     (directory / "session").mkdir()
     instance.write(State(supervisor=me(), processes=(Started.of(left),), directory=str(directory)))
     assert instance.sweep() == 1
-    assert not left.is_running()
+    assert not is_alive(left)
     assert not directory.exists()
     assert instance.read() is None
 
@@ -117,8 +117,8 @@ def test_processes_that_were_not_written_down_are_found_by_their_directory(
     stranger = start()
     instance.write(State(supervisor=me(), directory=str(directory)))
     assert instance.sweep() == 2
-    assert not named.is_running()
-    assert not writes.is_running()
+    assert not is_alive(named)
+    assert not is_alive(writes)
     assert stranger.is_running()
 
 
@@ -169,7 +169,7 @@ def test_one_that_has_not_written_yet_is_not_guessed_at(instance: Instance, star
 def test_processes_that_ignore_sigterm_are_ended(start: Start) -> None:
     stubborn = start(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}")
     end([stubborn], patience=0.3)
-    assert not stubborn.is_running() or stubborn.status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(stubborn)
 
 
 def test_descendants_leave_out_what_is_below_others(start: Start) -> None:
