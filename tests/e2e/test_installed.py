@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.conftest import Home
 
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
@@ -23,8 +25,6 @@ LLM_CONFIG = """
 import json
 from core.config.records import Tier
 from deploy.tiers import llm_config
-
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 config = llm_config(Tier(model="name", source="someone/weights", engine={"max_num_seqs": 3}), "DEVICE")
 print(json.dumps({
     "model": config.model_loading_config.model_id,
