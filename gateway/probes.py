@@ -35,7 +35,9 @@ class Probes:
         self._late: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
-        self._client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False)
+        # Reading the certificate authorities takes longer than everything else at the start; without TLS nobody asks.
+        secure = any(replica.url.startswith("https:") for gate in self._gates for replica in gate.replicas.all)
+        self._client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
         for gate in self._gates:
             for replica in gate.replicas.all:
                 self._tasks.append(asyncio.create_task(self._watch(self._client, gate, replica), name="probe"))

@@ -33,6 +33,16 @@ class Listening(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
+        self._told = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Tick, as uvicorn does for its date header, until told to stop; being told is not waited for."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter = (counter + 1) % 864_000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await self._told.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""
@@ -48,6 +58,7 @@ class Listening(uvicorn.Server):
         """Close the sockets, then the connections; `at_once` waits for nothing."""
         self.should_exit = True
         self.force_exit = self.force_exit or at_once
+        self._told.set()
 
 
 class Process:

@@ -116,6 +116,31 @@ async def test_a_pass_through_client_that_leaves_ends_the_engines_work(stack: St
     await stack.idle()
 
 
+async def test_a_fault_of_ours_is_a_500_in_the_envelope_and_nothing_is_held(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(stack.process.services.tiers["small"].replicas, "open", broken)
+    answer = await stack.client.post(CHAT, json=chat("x"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret detail" not in answer.text
+    await stack.idle()
+
+
+async def test_paths_that_leave_v1_or_change_the_engine_do_not_pass(stack: Stack, engine: ScriptedEngine) -> None:
+    for path in (
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter/",
+        "/v1/%2e%2e/metrics",
+        "/v1/x/%2e%2e/%2e%2e/sleep",
+    ):
+        answer = await stack.client.post(path, json={"model": "small"})
+        assert answer.status_code == 404
+    assert not engine.requests
+
+
 async def test_with_two_tiers_a_foreign_route_needs_a_name(engine: ScriptedEngine) -> None:
     async with ScriptedEngine(FRONTIER) as big, gateway(tiers(engine, frontier=big)) as stack:
         for body, status in (
