@@ -54,9 +54,6 @@ class EventSplitter:
         look = max(0, held - 3)
         while (found := _BOUNDARY.search(buffer, look)) is not None:
             end = found.end()
-            if end == len(buffer) and buffer.endswith(b"\r\n\r"):
-                # The line feed that belongs to this line end is on its way.
-                break
             raw = buffer if start == 0 and end == len(buffer) else buffer[start:end]
             events.append(Event(raw, self._data(raw)))
             start = look = end
