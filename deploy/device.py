@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from pydantic import JsonValue
 
 Device = Literal["cpu", "gpu"]
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _CPUINFO = Path("/proc/cpuinfo")
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def gpu_count(gpus: Path = _GPUS) -> int:
@@ -67,3 +69,14 @@ def _dtype(cpuinfo: Path) -> str:
     except OSError:
         flags = ""
     return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+
+
+def available_memory(cgroup: Path = _CGROUP) -> int:
+    """Bytes that can still be used: the machine's, or what this container's limit leaves where that is less."""
+    available = psutil.virtual_memory().available
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else min(available, max(0, int(limit) - used))

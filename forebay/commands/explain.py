@@ -46,13 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _running(arguments: argparse.Namespace) -> str | None:
+    from deploy.plan import gateway_url  # noqa: PLC0415  # keeps `--help` quick
     from forebay.state import running_url  # noqa: PLC0415  # keeps `--help` quick
 
-    path = configuration.path_of(arguments)
-    if path is None:
-        return running_url() or "http://127.0.0.1:8080"
-    gateway = configuration.required(arguments).gateway
-    return f"http://{'127.0.0.1' if gateway.host in ('0.0.0.0', '::') else gateway.host}:{gateway.port}"
+    if configuration.path_of(arguments) is None:
+        return running_url()
+    return gateway_url(configuration.required(arguments))
 
 
 def _ask(url: str, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -72,10 +71,10 @@ def _ask(url: str, request: dict[str, Any]) -> dict[str, Any] | None:
 
 def _decide(arguments: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
     # Loads the embedder: seconds that asking a running gateway does not cost.
+    from deploy.plan import Machine, plan  # noqa: PLC0415
     from gateway.explain import decide_offline  # noqa: PLC0415
 
-    path = configuration.path_of(arguments)
-    config = configuration.required(arguments) if path else profile()
+    config = plan(configuration.path_of(arguments), Machine.here().device).config
     try:
         return decide_offline(config, request)
     except RequestError as error:
