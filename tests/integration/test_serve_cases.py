@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -119,32 +118,3 @@ async def test_a_second_signal_ends_it_at_once(engine: ScriptedEngine, tmp_path:
         await asyncio.gather(stream, return_exceptions=True)
         await engine.until(lambda: engine.running == 0)
         assert "Traceback" not in "".join(served.lines)
-
-
-async def test_a_port_that_is_taken_is_one_line_and_exit_code_1(engine: ScriptedEngine, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        served = await start(tmp_path, {**tiers(engine), "gateway": {"port": port}})
-        assert await served.rest() == 1
-    assert len(served.lines) == 1
-    assert f"127.0.0.1:{port}" in served.lines[0]
-
-
-@pytest.mark.parametrize(
-    ("document", "environ", "path"),
-    [
-        ({"gatway": {}}, {}, "gatway: unknown key; did you mean 'gateway'"),
-        ({"tiers": {"small": {"model": "m"}}}, {}, "tiers.small.urls: missing"),
-        ({}, {"FOREBAY__GATEWAY__PORT": "none"}, "gateway.port: "),
-        ({"auth": {"keys": [{"name": "k", "tenant": "t", "env": "NOT_THERE"}]}}, {}, "auth.keys[0].env: "),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-async def test_a_wrong_configuration_is_one_line_with_its_key_path_and_exit_code_2(
-    tmp_path: Path, document: dict[str, Any], environ: dict[str, str], path: str
-) -> None:
-    right = {"tiers": {"small": {"model": "m", "urls": ["http://127.0.0.1:1"]}}}
-    served = await start(tmp_path, {**right, **document}, **environ)
-    assert await served.rest() == 2
-    assert len(served.lines) == 1
-    assert served.lines[0].startswith(f"forebay: {path}")

@@ -97,7 +97,7 @@ def test_s4_bytes_out_are_bytes_in_whatever_the_chunk_boundaries(
     assert answer.body == body or (body.endswith(b"[DONE]\r\n\r\n") and answer.body == body[:-1])
 
 
-@MANY
+@settings(MANY, max_examples=12)
 @given(PIECES, st.sampled_from(["chunked", "length", "close"]), st.booleans(), st.integers(1, 2))
 def test_s4_s13_framing_encoding_and_boundaries_of_the_engine_do_not_show(
     kept: Kept, pieces: tuple[int, ...], framing: Any, zipped: bool, n: int
