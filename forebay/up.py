@@ -112,6 +112,7 @@ class Supervisor:
             gateway = stack.enter_context(self._gateway(urls))
             # Loads its models while the first core is busy with the engines' beginnings.
             gateway.start()
+            self._record()
             if self._cluster:
                 self._deploy(self._cluster, gateway)
             self._wait_for(gateway)
@@ -160,9 +161,8 @@ class Supervisor:
 
     def _wait_for(self, gateway: GatewayProcess) -> None:
         self._step(GATEWAY, "running")
-        gateway.wait_ready(self._signals.check)
+        gateway.wait_ready(self._check_and_record)
         self._step(GATEWAY, "done")
-        self._record()
 
     def _watch(self, gateway: GatewayProcess) -> None:
         while True:
@@ -176,6 +176,7 @@ class Supervisor:
                     raise GatewayError(f"the gateway ended soon after its start, with exit code {code}")
                 self._step(GATEWAY, "running", f"ended with exit code {code}; starting again")
                 gateway.start()
+                self._record()
                 self._wait_for(gateway)
             time.sleep(_POLL)
 
