@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from router.artefact import Artefact, Recipe, read
 from router.features import extract
+from router.mixture import Array, joined, scaled
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,26 @@ class Classifier:
         """How it was trained and what it reached."""
         return self._artefact.recipe
 
-    def score(self, text: str, vector: NDArray[np.float32] | None) -> Score:
+    def score(self, text: str, vector: Array | None) -> Score:
         """The complexity of an ask.
 
         `text`: the user's ask alone. `vector`: its embedding, shape (dim,), norm 1, of the model named by `embedder`;
         None where it is not at hand. Raises ValueError for a vector of another length.
         """
         model = self._artefact
-        features = ((extract(text) - model.mean) / model.scale).astype(np.float32)
+        features = scaled(extract(text)[np.newaxis], model.mean, model.scale)
         if vector is None:
-            return Score(_probability(model.plain.logit(features)), familiar=False)
+            return Score(_probability(model.plain.logits(features)), familiar=False)
         if vector.shape != (model.dim,):
             raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
-        if float((model.prototypes @ vector).max()) < model.familiar_at:
-            return Score(_probability(model.plain.logit(features)), familiar=False)
-        return Score(_probability(model.full.logit(np.concatenate([vector, features]))), familiar=True)
+        if self.nearness(vector) < model.familiar_at:
+            return Score(_probability(model.plain.logits(features)), familiar=False)
+        return Score(_probability(model.full.logits(joined(vector[np.newaxis], features))), familiar=True)
+
+    def nearness(self, vector: Array) -> float:
+        """The best cosine between a vector and what stands for the training data."""
+        return float((self._artefact.prototypes @ vector).max())
 
 
-def _probability(logit: float) -> float:
-    return 1 / (1 + math.exp(-max(min(logit, 30.0), -30.0)))
+def _probability(logits: Array) -> float:
+    return 1 / (1 + math.exp(-max(min(float(logits[0]), 30.0), -30.0)))
