@@ -50,12 +50,18 @@ class SentenceTransformerEncoder:
     """A sentence-transformers model on the CPU.
 
     `source` is a hub id or a path; None is the copy of MiniLM that is installed as a package, else `model` as a hub id.
+    `threads` compute one pass, and every other use of torch in the process. One is right beside other work: threads of
+    one pass wait for each other, and where the machine is busy a short text then takes a second instead of a tenth.
     Raises OSError where the model cannot be loaded.
     """
 
-    def __init__(self, model: str = MINILM, source: str | None = None) -> None:
+    def __init__(self, model: str = MINILM, source: str | None = None, threads: int = 1) -> None:
+        import torch  # noqa: PLC0415  # heavy: see the module's docstring
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # heavy: see the module's docstring
+        from transformers.utils import logging  # noqa: PLC0415  # heavy: see the module's docstring
 
+        logging.disable_progress_bar()
+        torch.set_num_threads(threads)
         packaged = packaged_minilm() if source is None and model == MINILM else None
         self._model = SentenceTransformer(str(source or packaged or model), device="cpu")
         self.name = model
@@ -72,8 +78,9 @@ class SentenceTransformerEncoder:
         return [Embedding(row, cut) for row, (_, cut) in zip(rows, fitted, strict=True)]
 
     def _fit(self, text: str) -> tuple[str, bool]:
-        # A token covers at least one character, so a short text fits without being tokenized here.
-        if len(text) <= self._limit - 2:
+        # A token covers at least one ASCII character, so a short text fits without being tokenized here. One character
+        # of another script may become several tokens: a Hangul syllable is taken apart into its letters.
+        if len(text) <= self._limit - 2 and text.isascii():
             return text, False
         text, cut = window(text)
         offsets = self._model.tokenizer(
@@ -114,6 +121,7 @@ class BatchingEmbedder:
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=16 * batch_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
         self._task: asyncio.Task[None] | None = None
+        self._batch: list[_Waiting] = []
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name="embedder")
@@ -126,12 +134,20 @@ class BatchingEmbedder:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         while not self._queue.empty():
-            self._queue.get_nowait().done.cancel()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+            self._batch.append(self._queue.get_nowait())
+        _fail(self._batch, "the embedder is closed")
+        # A pass that runs cannot be stopped; waiting for it must not stop the event loop.
+        await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
 
     async def embed(self, text: str, deadline: float) -> Embedding | None:
-        """The embedding of `text`, or None where it was not ready within `deadline` seconds or the model failed."""
+        """The embedding of `text`, or None.
+
+        None where it was not ready within `deadline` seconds, the queue is full, the model failed, or the embedder is
+        closed.
+        """
         waiting = _Waiting(text, asyncio.get_running_loop().create_future())
+        if self._task is None or self._task.done():
+            return None
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
@@ -145,30 +161,35 @@ class BatchingEmbedder:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            batch = await self._collect()
-            if not batch:
+            await self._collect()
+            if not self._batch:
                 continue
             try:
-                texts = [waiting.text for waiting in batch]
+                texts = [waiting.text for waiting in self._batch]
                 embeddings = await loop.run_in_executor(self._thread, self._encoder.encode, texts)
-            except Exception as error:  # noqa: BLE001  # a boundary: whatever the model raises must not end the loop
-                for waiting in batch:
+                # Paired before any is handed out: a model that loses one must not shift the rest.
+                for waiting, embedding in list(zip(self._batch, embeddings, strict=True)):
                     if not waiting.done.done():
-                        waiting.done.set_exception(EncoderError(str(error)))
-                continue
-            for waiting, embedding in zip(batch, embeddings, strict=True):
-                if not waiting.done.done():
-                    waiting.done.set_result(embedding)
+                        waiting.done.set_result(embedding)
+            except Exception as error:  # noqa: BLE001  # a boundary: whatever the model does must not end the loop
+                _fail(self._batch, str(error))
 
-    async def _collect(self) -> list[_Waiting]:
-        batch = [await self._queue.get()]
+    async def _collect(self) -> None:
+        # In place, so that closing finds a text whatever point of the way it has reached.
+        self._batch = [await self._queue.get()]
         try:
             async with asyncio.timeout(self._max_wait):
-                while len(batch) < self._batch_size:
-                    batch.append(await self._queue.get())
+                while len(self._batch) < self._batch_size:
+                    self._batch.append(await self._queue.get())
         except TimeoutError:
             pass
-        return [waiting for waiting in batch if not waiting.done.done()]
+        self._batch = [waiting for waiting in self._batch if not waiting.done.done()]
+
+
+def _fail(batch: list[_Waiting], reason: str) -> None:
+    for waiting in batch:
+        if not waiting.done.done():
+            waiting.done.set_exception(EncoderError(reason))
 
 
 class EncoderError(ForebayError):

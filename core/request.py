@@ -15,6 +15,8 @@ Body = Mapping[str, JsonValue]
 
 # The head and the tail of what is longer are looked at, in characters: bounded work whatever the prompt's size.
 WINDOW_CHARS = 8000
+# What is nested deeper can be read but not written again: orjson stops at 254 levels.
+MAX_DEPTH = 200
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ def parse(raw: bytes, kind: RouteKind) -> InferenceRequest:
         raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", code="invalid_json")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _deeper(body, MAX_DEPTH):
+        raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels", code="invalid_json")
     _require(isinstance(body.get("model"), str) and body["model"], "model", "must be a non-empty string")
     for flag in ("stream",):
         _require(isinstance(body.get(flag), bool | None), flag, "must be true or false")
@@ -126,6 +130,18 @@ def parse(raw: bytes, kind: RouteKind) -> InferenceRequest:
     if body.get("max_completion_tokens") is not None and "max_tokens" in body:
         del body["max_tokens"]
     return InferenceRequest(kind, body)
+
+
+def _deeper(value: JsonValue, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return any(isinstance(item, dict | list) for item in level)
 
 
 def _require(good: object, param: str, message: str) -> None:

@@ -31,6 +31,9 @@ _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _ACCENT = re.compile(r"[\u0300-\u036f]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
+# Greek to the end of the Asian alphabets before kana, and Hangul; a decomposed Hangul syllable is three letters here.
+_OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\uac00-\ud7af]")
+_OTHER_SHARE = 0.3
 _SENTENCE = re.compile(r"[.!?\u3002](?=\s|$|[\u4e00-\u9fff])")
 _OPTION = re.compile(r"(?m)^\s*\(?[A-E][).:]")
 _LATEX = re.compile(r"\\[a-zA-Z]+")
@@ -187,6 +190,16 @@ def _bag(words: set[str]) -> Features:
         bag[place % BAG] += 1 if place >> 16 & 1 else -1
     norm = math.sqrt(float(bag @ bag))
     return bag / norm if norm else bag
+
+
+def legible(text: str) -> bool:
+    """Whether the ask is written in letters that the training data and the default embedder know: Latin, Han, kana.
+
+    Other scripts all look alike to such an embedder, so its vector says nothing about them.
+    """
+    folded = _fold(window(text, FEATURE_CHARS)[0])
+    letters = sum(map(len, _WORD.findall(folded)))
+    return letters > 0 and len(_OTHER_SCRIPT.findall(folded)) < _OTHER_SHARE * letters
 
 
 def length(text: str) -> float:

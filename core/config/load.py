@@ -5,6 +5,7 @@ The only place that reads configuration files and environment variables.
 
 import difflib
 import os
+import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -15,9 +16,11 @@ from pydantic.fields import FieldInfo
 
 from core.config.records import Config
 from core.config.support import unsupported
+from core.config.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
 from core.errors import ConfigError, Problem
 
 PREFIX = "FOREBAY__"
+_SECRET_PLACES = re.compile(r"^auth\b|\bapi_key\b|\burls\b|\bstore\b")
 Document = dict[str, JsonValue]
 
 
@@ -28,6 +31,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
@@ -39,7 +44,8 @@ def parse_yaml(text: str, where: str) -> JsonValue:
     try:
         # The loader is a SafeLoader: it builds plain values only.
         value: JsonValue = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: a date that is none; RecursionError: nested too deeply.
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = getattr(error, "problem", None) or "cannot be read"
@@ -120,7 +126,21 @@ def resolve_secret(reference: str, environ: Mapping[str, str] = os.environ) -> s
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the document."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    described = Config.model_json_schema()
+    for record in (described, *described["$defs"].values()):
+        for key in record.get("properties", {}).values():
+            _write_default(key)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
+
+
+def _write_default(key: dict[str, Any]) -> None:
+    """Gives a duration's or size's default as it is written in the document."""
+    patterns = {branch.get("pattern") for branch in (key, *key.get("anyOf", ()))}
+    if key.get("default") is not None:
+        if DURATION_PATTERN in patterns:
+            key["default"] = format_duration(key["default"])
+        elif SIZE_PATTERN in patterns:
+            key["default"] = format_size(key["default"])
 
 
 def _copy(value: Document) -> Document:
@@ -138,10 +158,13 @@ def _problem(fault: Any) -> Problem:
             message = f"unknown key; {hint}legal keys: {', '.join(legal)}"
         case "missing":
             message = "missing; this key is required"
-        case "literal_error":
-            message = f"{fault['input']!r} is not legal; legal: {fault['ctx']['expected']}"
         case "secret":
             message = message.replace("{{", "{").replace("}}", "}")
+        case _ if _SECRET_PLACES.search(path):
+            # What was given may be a key or an address with a password in it, in the wrong place.
+            pass
+        case "literal_error":
+            message = f"{fault['input']!r} is not legal; legal: {fault['ctx']['expected']}"
         case _ if not isinstance(fault["input"], dict | list):
             message = f"{message} (given: {fault['input']!r})" if repr(fault["input"]) not in message else message
     return Problem(path, message[0].lower() + message[1:])

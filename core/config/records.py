@@ -4,23 +4,51 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from core.config.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
+from core.config.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 
 TIER_NAMES = ("small", "frontier")
 TierName = Literal["small", "frontier"]
 Capability = Literal["text", "tools", "json", "vision"]
 
+# In records a duration is in seconds and a size in bytes; in JSON both are written as people write them.
 Duration = Annotated[
-    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
-Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN})]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
+]
+
+_REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:.+"
+_URL_PATTERN = r"https?://[^/@\s?#]+(/[^\s?#]*)?"
 
 
 def _secret_reference(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:.+", value):
+    if isinstance(value, str) and re.fullmatch(_REFERENCE, value):
         return value
     # Not a ValueError: its report would carry the value, which may be the secret itself.
     raise PydanticCustomError("secret", "a secret is given by reference only: ${{NAME_OF_VARIABLE}} or file:/path")
@@ -30,13 +58,17 @@ def _server_url(value: object) -> object:
     if not isinstance(value, str):
         return value
     url = value.rstrip("/").removesuffix("/v1")
-    if not re.fullmatch(r"https?://[^/@\s?#]+(/[^\s?#]*)?", url):
+    if not re.fullmatch(_URL_PATTERN, url):
         raise ValueError("not a server address; legal is http(s)://host[:port][/prefix], without credentials or query")
     return url
 
 
-SecretRef = Annotated[str, BeforeValidator(_secret_reference)]
-ServerUrl = Annotated[str, BeforeValidator(_server_url)]
+SecretRef = Annotated[
+    str, BeforeValidator(_secret_reference), WithJsonSchema({"type": "string", "pattern": f"^({_REFERENCE})$"})
+]
+ServerUrl = Annotated[
+    str, BeforeValidator(_server_url), WithJsonSchema({"type": "string", "pattern": f"^{_URL_PATTERN}$"})
+]
 
 
 class Record(BaseModel):

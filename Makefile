@@ -1,0 +1,46 @@
+# make up      everything installed, engines and gateway started, a curl line to try
+# make test    everything installed, every check and test (FOREBAY_DATA=dir adds the tests on reference data)
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := core cache router gateway deploy bench forebay
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/up.stamp: pyproject.toml requirements/gateway.lock requirements/cpu.lock requirements/install.sh
+	@requirements/install.sh $(VENV) requirements/gateway.lock requirements/cpu.lock
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/up.stamp requirements/dev.lock
+	@requirements/install.sh $(VENV) requirements/dev.lock
+	@touch $@
+
+install: $(VENV)/up.stamp  ## what `make up` needs, into .venv
+
+up: $(VENV)/up.stamp  ## start two vLLM tiers and the gateway on this machine
+	@$(BIN)/forebay up --detach
+
+down: $(VENV)/up.stamp  ## stop what `make up` started
+	@$(BIN)/forebay down
+
+lint: $(VENV)/dev.stamp  ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-fast: $(VENV)/dev.stamp  ## tests without engines
+	$(BIN)/python -m pytest -q -m "not e2e"
+
+test: lint  ## every check and test, with real Ray Serve and vLLM
+	$(BIN)/python -m pytest -q -m "not e2e"
+	$(BIN)/python -m pytest -q -m e2e
+
+bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
+	$(BIN)/python -m bench
+
+lock:  ## write the lock files from the environment in .venv
+	$(BIN)/python requirements/lock.py
+
+.PHONY: help install up down lint test-fast test bench lock

@@ -1,0 +1,222 @@
+"""Answers: which may be stored, how a stream becomes one, and how one is replayed as JSON or as a stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, cast
+
+import orjson
+from pydantic import JsonValue
+
+Answer = Mapping[str, JsonValue]
+Node = dict[str, JsonValue]
+Layer = Literal["exact", "semantic"]
+
+COMPLETE = frozenset({"stop", "tool_calls", "function_call"})
+DONE = b"[DONE]"
+# Fragments of these fields repeat or replace; every other text is continued.
+NOT_CONTINUED = frozenset({"index", "type", "role", "id", "finish_reason", "stop_reason"})
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A stored answer that may be served.
+
+    `body`: the completion as JSON bytes. `age_s`: seconds since it was stored. `similarity`: 1.0 in the exact layer.
+    `tier`: which tier made it.
+    """
+
+    id: str
+    age_s: float
+    body: bytes
+    layer: Layer
+    similarity: float
+    tier: str
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The completion object."""
+        return cast("Answer", orjson.loads(self.body))
+
+
+def refusal_to_store(answer: object) -> str | None:
+    """Why `answer` must not be stored, or None: only complete, successful, non-empty completions are."""
+    if not isinstance(answer, Mapping) or answer.get("error") is not None:
+        return "error"
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return "no_choices"
+    for choice in choices:
+        if not isinstance(choice, Mapping) or choice.get("finish_reason") is None:
+            return "incomplete"
+        if choice["finish_reason"] not in COMPLETE:
+            return str(choice["finish_reason"]) if choice["finish_reason"] in ("length", "content_filter") else "failed"
+        if not _says_something(choice):
+            return "empty"
+    return None
+
+
+def _says_something(choice: Answer) -> bool:
+    message = choice.get("message")
+    if message is None:
+        text = choice.get("text")
+        return isinstance(text, str) and bool(text.strip())
+    if not isinstance(message, Mapping):
+        return False
+    content = message.get("content")
+    spoken = content.strip() if isinstance(content, str) else content
+    return bool(spoken or message.get("tool_calls") or message.get("function_call") or message.get("refusal"))
+
+
+def as_json(hit: Hit) -> bytes:
+    """The body of a non-streamed answer."""
+    return hit.body
+
+
+def as_sse(hit: Hit, *, include_usage: bool) -> list[bytes]:
+    """The events of a streamed answer, in order, each with its blank line.
+
+    Chat: per choice a role chunk, a chunk with everything that was said, a finish chunk. Completions: a text chunk and
+    a finish chunk. Then the usage chunk where it is asked for and known, and `[DONE]`.
+    """
+    answer = hit.answer
+    chat = answer.get("object") != "text_completion"
+    frame: Node = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+    frame["object"] = "chat.completion.chunk" if chat else "text_completion"
+    if include_usage:
+        frame["usage"] = None
+    split = _chat_chunks if chat else _text_chunks
+    choices = cast("list[Node]", answer["choices"])
+    chunks: list[Node] = [frame | {"choices": [part]} for choice in choices for part in split(choice)]
+    if include_usage and answer.get("usage") is not None:
+        chunks.append(frame | {"choices": [], "usage": answer["usage"]})
+    return [*(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks), b"data: [DONE]\n\n"]
+
+
+def _chat_chunks(choice: Node) -> list[Node]:
+    message = cast("Node", choice["message"])
+    said: Node = {name: value for name, value in message.items() if name != "role" and value not in (None, [], "")}
+    if calls := cast("list[Node]", said.get("tool_calls", [])):
+        said["tool_calls"] = [{"index": number} | call for number, call in enumerate(calls)]
+    opening: Node = {"role": message.get("role", "assistant"), "content": ""}
+    rest: Node = {name: value for name, value in choice.items() if name not in ("message", "finish_reason", "index")}
+    index = choice.get("index", 0)
+    return [
+        {"index": index, "delta": opening, "finish_reason": None},
+        {"index": index, "delta": said, "finish_reason": None} | rest,
+        {"index": index, "delta": {}, "finish_reason": choice["finish_reason"]},
+    ]
+
+
+def _text_chunks(choice: Node) -> list[Node]:
+    end: Node = {"index": choice.get("index", 0), "text": "", "logprobs": None}
+    return [choice | {"finish_reason": None}, end | {"finish_reason": choice["finish_reason"]}]
+
+
+class StreamAssembler:
+    """Collects the events of one streamed answer into the completion object that JSON would have carried.
+
+    `limit` bounds what is collected, in bytes of event data; a longer answer is given up.
+    """
+
+    def __init__(self, limit: int = 8 * 1024**2) -> None:
+        self._room = limit
+        self._frame: Node = {}
+        self._choices: dict[int, Node] = {}
+        self._problem: str | None = None
+        self._done = False
+
+    def feed(self, event_data: bytes) -> None:
+        """Takes the data of one event, without `data:` and line ends."""
+        if self._problem is not None:
+            return
+        if event_data.strip() == DONE:
+            self._done = True
+            return
+        self._room -= len(event_data)
+        if self._room < 0:
+            self._give_up("too_large")
+            return
+        try:
+            chunk = orjson.loads(event_data)
+            self._take(chunk)
+        except (ValueError, TypeError, AttributeError, KeyError):
+            self._give_up("malformed")
+
+    def finish(self, done: bool) -> tuple[Answer | None, str | None]:
+        """The whole answer, or None and why it must not be stored; `done`: the stream ended with `[DONE]`."""
+        if self._problem is not None:
+            return None, self._problem
+        if not (done or self._done):
+            return None, "incomplete_stream"
+        if any(choice.get("finish_reason") is None for choice in self._choices.values()):
+            return None, "incomplete_stream"
+        answer = self._frame | {"choices": [_whole(choice) for _, choice in sorted(self._choices.items())]}
+        chat = any("message" in choice for choice in cast("list[Node]", answer["choices"]))
+        answer["object"] = "chat.completion" if chat else "text_completion"
+        reason = refusal_to_store(answer)
+        return (answer, None) if reason is None else (None, reason)
+
+    def _give_up(self, reason: str) -> None:
+        self._problem = reason
+        self._choices.clear()
+
+    def _take(self, chunk: Node) -> None:
+        if chunk.get("error") is not None:
+            self._give_up("error")
+            return
+        for name, value in chunk.items():
+            if name != "choices" and value is not None:
+                self._frame[name] = value
+        for part in cast("list[Node]", chunk.get("choices") or ()):
+            index = cast("int", part.get("index", 0))
+            _continue(self._choices.setdefault(index, {}), part)
+
+
+def _whole(choice: Node) -> Node:
+    """A collected choice as JSON would have carried it: `delta` is the message, tool calls carry no index."""
+    if "delta" not in choice:
+        return choice
+    message: Node = {"role": "assistant", "content": None} | cast("Node", choice["delta"] or {})
+    calls = cast("list[Node]", message.get("tool_calls") or [])
+    if calls:
+        ordered = sorted(calls, key=lambda call: cast("int", call.get("index", 0)))
+        message["tool_calls"] = [{name: value for name, value in call.items() if name != "index"} for call in ordered]
+    message["content"] = message["content"] or None
+    rest: Node = {name: value for name, value in choice.items() if name != "delta"}
+    return {"index": rest.pop("index", 0), "message": message} | rest
+
+
+def _continue(whole: Node, part: Node) -> None:
+    """Adds a fragment: texts and lists are continued, objects are continued field by field, the rest is replaced."""
+    for name, value in part.items():
+        held = whole.get(name)
+        if held is None:
+            whole[name] = _indexed(value) if isinstance(value, list) else value
+        elif value is None:
+            continue
+        elif isinstance(held, str) and isinstance(value, str):
+            whole[name] = (value or held) if name in NOT_CONTINUED else held + value
+        elif isinstance(held, dict) and isinstance(value, dict):
+            _continue(held, value)
+        elif isinstance(held, list) and isinstance(value, list):
+            _extend(held, value)
+        else:
+            whole[name] = value
+
+
+def _indexed(items: list[JsonValue]) -> list[JsonValue]:
+    held: list[JsonValue] = []
+    _extend(held, items)
+    return held
+
+
+def _extend(held: list[JsonValue], items: list[JsonValue]) -> None:
+    """Appends; an object whose `index` is already there continues that one (fragments of tool calls)."""
+    for item in items:
+        index = item.get("index") if isinstance(item, dict) else None
+        same = next((old for old in held if isinstance(old, dict) and old.get("index") == index), None)
+        if index is not None and isinstance(same, dict) and isinstance(item, dict):
+            _continue(same, item)
+        else:
+            held.append(item)

@@ -1,0 +1,34 @@
+"""What a pair verifier says, and its seam."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.embedder import Vector
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`served`: the stored answer may be served. `feature`: what decided. `score`: probability that one answer serves
+    both questions, 0 to 1; None where a rule decided.
+    """
+
+    served: bool
+    feature: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One question of a pair: its text and its unit vector."""
+
+    text: str
+    vector: Vector
+
+
+class Verifier(Protocol):
+    """Decides whether the answer to `stored` answers `asked`, given that their cosine similarity is high enough.
+
+    Pure and quick (well under a millisecond), called on the event loop. Symmetric up to rounding.
+    """
+
+    def verify(self, asked: Side, stored: Side) -> Verdict: ...

@@ -1,0 +1,88 @@
+"""`forebay check`: is the configuration right, and with `--live`, is what it names there."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.config import Config, schema
+from core.errors import ConfigError, Problem
+from forebay import configuration
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "check",
+        help="validate the configuration",
+        description="Validate the configuration strictly; every fault is named with its key path.",
+        epilog="example: forebay check --config forebay.yaml --live",
+    )
+    configuration.add_option(parser)
+    parser.add_argument("--live", action="store_true", help="also ask the tiers and load embedder and classifier")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the document and stop")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 where all is right, 2 where the document is wrong, 1 where something it names does not answer."""
+    if arguments.schema:
+        print(json.dumps(schema(), indent=2))
+        return 0
+    try:
+        config = checked(arguments)
+    except ConfigError as error:
+        if not arguments.json:
+            raise
+        print(json.dumps({"valid": False, "problems": [vars(problem) for problem in error.problems]}))
+        return 2
+    faults = live_faults(config) if arguments.live else []
+    if arguments.json:
+        print(
+            json.dumps({"valid": True, "problems": [], "live": [vars(f) for f in faults] if arguments.live else None})
+        )
+    else:
+        print(f"configuration is valid: tiers {', '.join(name for name, _ in config.tiers.items())}")
+        for fault in faults:
+            print(f"forebay: {fault}", file=sys.stderr)
+        if arguments.live and not faults:
+            print("live: every tier, the embedder and the classifier answered")
+    return 1 if faults else 0
+
+
+def checked(arguments: argparse.Namespace) -> Config:
+    """The configuration. Raises ConfigError that names every fault of it."""
+    config = configuration.required(arguments)
+    problems = engine_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def engine_problems(config: Config) -> list[Problem]:
+    """Faults of the tiers' engine arguments and of the classifier file."""
+    from deploy.engine import check_engine  # noqa: PLC0415  # keeps `--help` quick
+    from router.classifier import Classifier  # noqa: PLC0415  # keeps `--help` quick
+
+    problems = [
+        problem for name, tier in config.tiers.items() for problem in check_engine(tier.engine, f"tiers.{name}.engine")
+    ]
+    if config.router.classifier != "default":
+        try:
+            Classifier.load(Path(config.router.classifier))
+        except ConfigError as error:
+            problems += [Problem("router.classifier", problem.message) for problem in error.problems]
+    return problems
+
+
+def live_faults(config: Config) -> list[Problem]:
+    """What the configuration names and does not answer: tiers (with their model), embedder."""
+    from forebay.live import embedder_faults, tier_faults  # noqa: PLC0415  # loads torch
+
+    faults = [fault for name, tier in config.tiers.items() for fault in tier_faults(f"tiers.{name}", tier)]
+    return faults + embedder_faults(config.embedder)

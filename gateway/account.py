@@ -1,0 +1,60 @@
+"""What is known about one request. Filled in as it goes through the pipeline, settled once."""
+
+from dataclasses import dataclass
+
+from gateway.auth import Identity
+from gateway.metering import Usage
+
+NOBODY = "-"
+
+
+@dataclass(slots=True)
+class Account:
+    """One request. Times are monotonic seconds, durations seconds.
+
+    `tier` and `cache` are the values of the response headers. `upstream_s`: time spent waiting for the tier;
+    `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left and 502 or 504
+    where a stream broke after its 200. `shed`: refused by us before any work.
+    `event_stream`: what was sent so far is a stream of OpenAI's events.
+    """
+
+    request_id: str
+    method: str
+    route: str
+    arrived: float
+    identity: Identity | None = None
+    model: str | None = None
+    stream: bool = False
+    event_stream: bool = False
+    tier: str = "none"
+    cache: str = "bypass"
+    status: int = 0
+    reason: str | None = None
+    shed: bool = False
+    similarity: float | None = None
+    guard: str | None = None
+    complexity: float | None = None
+    route_reason: str | None = None
+    queue_s: float = 0.0
+    upstream_s: float = 0.0
+    client_s: float = 0.0
+    first_at: float | None = None
+    last_at: float | None = None
+    usage: Usage | None = None
+    retries: int = 0
+    url: str | None = None
+
+    @property
+    def tenant(self) -> str:
+        """Who pays; `-` before that is known."""
+        return NOBODY if self.identity is None else self.identity.tenant
+
+    @property
+    def key(self) -> str:
+        """The key's name; `-` where there is none."""
+        return NOBODY if self.identity is None else self.identity.name
+
+    @property
+    def priority(self) -> str:
+        """The request's priority."""
+        return "normal" if self.identity is None else self.identity.priority

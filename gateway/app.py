@@ -1,0 +1,129 @@
+"""The gateway as one ASGI callable: the hot routes directly, everything else by Starlette, all under one shell."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from core.errors import NotFound, RequestError
+from core.request import RouteKind
+from gateway import envelope
+from gateway.account import Account
+from gateway.exchange import Exchange, Message, Receive, Scope, Send
+from gateway.explain import Explain
+from gateway.headers import answer_headers
+from gateway.inference import Inference
+from gateway.interrupt import Interruptible
+from gateway.passthrough import ROUTE, PassThrough
+from gateway.pipeline import Answer, Pipeline
+from gateway.routes import admin, health, models, openapi
+from gateway.services import Services
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+HOT: Mapping[str, RouteKind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
+EXPLAIN = "/v1/explain"
+MODELS = "/v1/models"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, but not for this method."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class Application:
+    """The ASGI application over opened services. It has no lifespan: whoever opens the services ends them."""
+
+    def __init__(self, services: Services) -> None:
+        self._clock = services.clock
+        self._pipeline = Pipeline(services)
+        inference = Inference(services)
+        self._hot: dict[str, Answer] = {path: partial(inference.answer, kind) for path, kind in HOT.items()}
+        self._hot[EXPLAIN] = Explain(services).answer
+        self._pass = PassThrough(services).answer
+        own_port = services.config.gateway.metrics_port is not None
+        routes = [*health.routes(services, metrics=not own_port), *openapi.routes()]
+        self._starlette = starlette([*routes, *models.routes(services), *admin.routes(services)])
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request."""
+        path: str = scope["path"]
+        if not path.startswith(("/v1/", "/admin/")):
+            await self._starlette(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self._clock.monotonic())
+        hot = self._hot.get(path)
+        if hot is not None:
+            await self._pipeline.run(exchange, path, hot if exchange.method == "POST" else _only_post)
+        elif path == MODELS or path.startswith(f"{MODELS}/"):
+            route = MODELS if path == MODELS else f"{MODELS}/{{id}}"
+            await self._pipeline.run(exchange, route, partial(self._served, scope, receive, send))
+        elif path.startswith("/admin/"):
+            await self._pipeline.run(exchange, "/admin", partial(self._served, scope, receive, send), admin=True)
+        else:
+            await self._pipeline.run(exchange, ROUTE, self._pass)
+
+    async def _served(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        exchange: Exchange,
+        account: Account,
+        _block: Interruptible,
+    ) -> None:
+        """Let Starlette answer, with the headers that every answer has."""
+
+        async def tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.started, exchange.status = True, message["status"]
+                message["headers"] = [*message["headers"], *answer_headers(exchange, account, self._clock)]
+            elif not message.get("more_body", False):
+                exchange.finished = True
+            await send(message)
+
+        await self._starlette(scope, receive, tagged)
+
+
+async def _only_post(exchange: Exchange, _account: Account, _block: Interruptible) -> None:
+    raise MethodNotAllowed(f"{exchange.path} takes POST, not {exchange.method}")
+
+
+def starlette(routes: list[Route]) -> App:
+    """The routes with every error in our envelope."""
+    return Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _unrouted, RequestError: _refused, Exception: _failed},
+    )
+
+
+def metrics_application(services: Services) -> App:
+    """What is served on `gateway.metrics_port`."""
+    return starlette([health.metrics_route(services)])
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    allowed = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    fault: RequestError = NotFound(f"{request.method} {request.url.path} does not exist")
+    if status == 405:
+        fault = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+    return Response(envelope.body(fault), fault.status, allowed, media_type="application/json")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    fault = error if isinstance(error, RequestError) else RequestError("the gateway failed on this request")
+    headers = {name.decode(): value.decode() for name, value in envelope.headers(fault)}
+    return Response(envelope.body(fault), fault.status, headers, media_type="application/json")
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    fault = RequestError("the gateway failed on this request", code="internal_error")
+    return Response(envelope.body(fault), 500, media_type="application/json")

@@ -1,0 +1,89 @@
+"""Who asks: client keys, kept as SHA-256 digests only."""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from core.config import resolve_secret
+from core.config.records import Key
+from core.errors import ConfigError, Forbidden, Problem, Unauthorized
+
+Priority = Literal["high", "normal", "low"]
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose request it is. `name` is the key's name, shown in logs instead of the key."""
+
+    name: str
+    tenant: str
+    admin: bool
+    cache: bool
+    priority: Priority
+
+
+# Without keys everyone is the same tenant, and nobody is an administrator.
+ANYONE = Identity(name="-", tenant=DEFAULT_TENANT, admin=False, cache=True, priority="normal")
+
+
+class Keyring:
+    """The configured keys. Raises ConfigError where a key cannot be read or is given twice."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._identities: dict[bytes, Identity] = {}
+        problems = []
+        for index, key in enumerate(keys):
+            at = f"auth.keys[{index}]"
+            try:
+                digest = _digest_of(key)
+            except ConfigError as error:
+                problems += [Problem(f"{at}.{'env' if key.env else 'file'}", found.message) for found in error.problems]
+                continue
+            if digest in self._identities:
+                problems.append(Problem(at, f"the same key as {self._identities[digest].name!r}"))
+            self._identities[digest] = Identity(key.name, key.tenant, key.admin, key.cache, key.priority)
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def open(self) -> bool:
+        """Whether no keys are configured, so that everyone may ask."""
+        return not self._identities
+
+    def identify(self, authorization: bytes | None) -> Identity:
+        """The identity behind an `Authorization: Bearer` header. Raises Unauthorized."""
+        if not self._identities:
+            return ANYONE
+        if authorization is None:
+            raise Unauthorized("no API key: send it as Authorization: Bearer KEY")
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Unauthorized("the API key must be sent as Authorization: Bearer KEY")
+        digest = hashlib.sha256(token.strip()).digest()
+        found: Identity | None = None
+        # Every digest is compared, each in constant time: how long it takes says nothing about how near a guess is.
+        for known, identity in self._identities.items():
+            if hmac.compare_digest(known, digest):
+                found = identity
+        if found is None:
+            raise Unauthorized("unknown API key")
+        return found
+
+    def admin(self, authorization: bytes | None) -> Identity:
+        """The identity of an administrator. Raises Unauthorized, or Forbidden also where no keys are configured."""
+        if self.open:
+            raise Forbidden("no keys are configured, so /admin is closed; add one to auth.keys with admin: true")
+        identity = self.identify(authorization)
+        if not identity.admin:
+            raise Forbidden("this key is not an administrator's")
+        return identity
+
+
+def _digest_of(key: Key) -> bytes:
+    if key.sha256 is not None:
+        return bytes.fromhex(key.sha256)
+    secret = resolve_secret(f"${{{key.env}}}" if key.env is not None else f"file:{key.file}")
+    return hashlib.sha256(secret.encode()).digest()

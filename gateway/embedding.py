@@ -1,0 +1,121 @@
+"""The embedder's life in the gateway: loaded in the background, so that the gateway answers before torch is in."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from core.clock import Clock
+from core.config.records import Embedder
+from core.embedder import BatchingEmbedder, Embedding, Encoder, SentenceTransformerEncoder
+from gateway.metrics import Metrics
+
+logger = logging.getLogger("forebay.embedder")
+
+EncoderFactory = Callable[[Embedder], Encoder]
+State = Literal["off", "loading", "ready", "failed"]
+
+
+def sentence_transformer(settings: Embedder) -> Encoder:
+    """The encoder that the configuration names. Blocking: seconds."""
+    return SentenceTransformerEncoder(settings.model, settings.source)
+
+
+class EmbedderSlot:
+    """The place of the embedder. An async context manager: entering starts the loading, leaving ends the embedder.
+
+    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed.
+    """
+
+    def __init__(
+        self, settings: Embedder, make: EncoderFactory, metrics: Metrics, clock: Clock, *, wanted: bool
+    ) -> None:
+        self.state: State = "loading" if wanted else "off"
+        self.fault: str | None = None
+        self.ready: BatchingEmbedder | None = None
+        self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
+        self._task: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        if not wanted:
+            self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until the model is in, off or failed."""
+        await self._settled.wait()
+
+    async def __aenter__(self) -> Self:
+        if self.state == "loading":
+            self._task = asyncio.create_task(self._live(), name="embedder slot")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self) -> None:
+        try:
+            encoder = await self._load()
+        except Exception as error:  # noqa: BLE001  # a boundary: model libraries raise anything, and we serve without
+            self.state, self.fault = "failed", f"{type(error).__name__}: {error}"
+            self._settled.set()
+            logger.warning("the embedder cannot be loaded, so there is no semantic layer: %s", self.fault)
+            return
+        measured = MeasuredEncoder(encoder, self._metrics, self._clock)
+        async with BatchingEmbedder(measured, self._settings.batch_size, self._settings.max_wait) as embedder:
+            self.ready, self.state = embedder, "ready"
+            self._settled.set()
+            logger.info("embedder %s is loaded", embedder.name)
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.ready = None
+
+    async def _load(self) -> Encoder:
+        """Load in a daemon thread: a stop while torch is being imported must not wait for it."""
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[Encoder] = loop.create_future()
+
+        def deliver(encoder: Encoder | None, error: BaseException | None) -> None:
+            if loaded.done():
+                return
+            if encoder is not None:
+                loaded.set_result(encoder)
+            else:
+                loaded.set_exception(error or RuntimeError("no encoder"))
+
+        def work() -> None:
+            encoder: Encoder | None = None
+            fault: BaseException | None = None
+            try:
+                encoder = self._make(self._settings)
+                # The first pass sets up what all others use, and is many times slower.
+                encoder.encode(["warm"])
+            except BaseException as error:  # noqa: BLE001  # handed over to the task that waits
+                encoder, fault = None, error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(deliver, encoder, fault)
+
+        threading.Thread(target=work, name="embedder loading", daemon=True).start()
+        return await loaded
+
+
+class MeasuredEncoder:
+    """An encoder whose passes are measured."""
+
+    def __init__(self, encoder: Encoder, metrics: Metrics, clock: Clock) -> None:
+        self.name, self.dim = encoder.name, encoder.dim
+        self._encoder, self._clock = encoder, clock
+        self._seconds, self._sizes = metrics.embed(), metrics.embed_batch()
+
+    def encode(self, texts: Sequence[str]) -> list[Embedding]:
+        """One unit vector per text, in order."""
+        started = self._clock.monotonic()
+        vectors = self._encoder.encode(texts)
+        self._seconds.observe(self._clock.monotonic() - started)
+        self._sizes.observe(len(texts))
+        return vectors

@@ -1,0 +1,126 @@
+"""What would happen to a request, and why: the pipeline's decisions, with nothing sent and no trace left."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+from pydantic import JsonValue
+
+from cache.response_cache import SemanticLookup
+from core.config import Config
+from core.config.records import Auth
+from gateway.account import Account
+from gateway.asked import Asked, Reader
+from gateway.auth import ANYONE, Identity
+from gateway.choice import Chooser
+from gateway.embedding import EncoderFactory, sentence_transformer
+from gateway.envelope import JSON
+from gateway.exchange import Exchange
+from gateway.headers import answer_headers
+from gateway.interrupt import Interruptible
+from gateway.services import Services, opened
+
+Document = dict[str, JsonValue]
+# Nobody waits for a token here, so the embedding may take longer than on the request path, in seconds.
+PATIENCE = 10.0
+
+
+class Explain:
+    """Answers `POST /v1/explain`: a chat request in, the decisions about it out."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reader = Reader(services.targets, services.config.cache)
+        self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
+
+    async def answer(self, exchange: Exchange, account: Account, block: Interruptible) -> None:
+        """One request inside the pipeline's shell."""
+        raw = await exchange.body(self._services.config.gateway.max_body_size, block)
+        exchange.watch(block)
+        document = await self.document(raw, exchange.headers, account.identity or ANYONE)
+        headers = [*answer_headers(exchange, account, self._services.clock), JSON]
+        await exchange.respond(200, headers, orjson.dumps(document))
+
+    async def document(self, raw: bytes, headers: Mapping[bytes, bytes], identity: Identity) -> Document:
+        """The decisions about one request. Raises RequestError where it would be refused."""
+        embedder = self._services.embedder.ready
+        asked = self._reader.read("chat", raw, headers, identity, embedder)
+        cache, settings = self._services.cache, self._services.config.cache
+        plan = self._chooser.plan(asked)
+        embedding = None
+        if embedder is not None and plan.text is not None:
+            embedding = await embedder.embed(plan.text, PATIENCE)
+        exact, found = None, None
+        if asked.question is not None:
+            exact = await cache.exact(asked.question, asked.controls, touch=False)
+            controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
+            found = await cache.semantic(asked.question, embedding, controls, touch=False)
+        vector = self._chooser.readable(embedding, embedder)
+        decision = self._chooser.decide(asked, plan, vector)
+        reads = asked.controls.read and settings.exact.enabled
+        return {
+            "cache": {
+                "exact": "hit" if exact is not None else "miss" if reads else "bypass",
+                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None),
+            },
+            "router": {
+                "tier": decision.tier,
+                "complexity": decision.complexity,
+                "threshold": decision.threshold,
+                "reason": decision.reason,
+            },
+            "embedder": self._services.embedder.state,
+        }
+
+
+def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:
+    if found is None or asked.question is None:
+        return _layer("bypass", "controls", threshold)
+    if found.result == "timeout" and not loaded:
+        return _layer("bypass", "no_embedder", found.threshold)
+    reason = found.reason
+    if reason == "controls" and asked.controls.semantic and asked.controls.read:
+        # What was embedded is what an approval refers to.
+        reason = asked.question.bypass or "approval"
+    guard = found.verdict
+    return _layer(found.result, reason, found.threshold) | {
+        "nearest_id": found.nearest_id,
+        "similarity": found.similarity,
+        "guard": None if guard is None else {"served": guard.served, "feature": guard.feature, "score": guard.score},
+    }
+
+
+def _layer(verdict: str, reason: str | None, threshold: float) -> Document:
+    return {
+        "nearest_id": None,
+        "similarity": None,
+        "threshold": threshold,
+        "guard": None,
+        "verdict": verdict,
+        "reason": reason,
+    }
+
+
+def decide_offline(
+    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = sentence_transformer
+) -> Document:
+    """The document of a chat request to a gateway that has just started: empty caches, no conversations.
+
+    Loads the embedder where cache or classifier need one. Raises RequestError for a request that would be refused.
+    """
+    return asyncio.run(_offline(config, body, make_encoder))
+
+
+async def _offline(config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory) -> Document:
+    async with opened(without_servers(config), write=len, make_encoder=make_encoder) as services:
+        await services.embedder.settled()
+        return await Explain(services).document(orjson.dumps(body), {}, ANYONE)
+
+
+def without_servers(config: Config) -> Config:
+    """The same decisions without servers to ask or secrets to read."""
+    tiers: dict[str, object] = {
+        name: tier.model_copy(update={"urls": (), "api_key": None}) for name, tier in config.tiers.items()
+    }
+    return config.model_copy(update={"tiers": config.tiers.model_copy(update=tiers), "auth": Auth()})

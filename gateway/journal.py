@@ -1,0 +1,101 @@
+"""One JSON line per request, and one per warning; never prompts, answers, keys or headers."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import orjson
+from pydantic import JsonValue
+
+from core.clock import Clock
+from gateway.account import Account
+
+Write = Callable[[bytes], object]
+
+
+class Journal:
+    """Writes request lines. `write` takes whole lines; it is the process's stderr unless something else is given."""
+
+    def __init__(self, clock: Clock, write: Write | None = None) -> None:
+        self._clock = clock
+        self._write: Write = write if write is not None else _stderr
+        self._second = 0
+        self._written = ""
+
+    def request(self, account: Account, duration_s: float, overhead_s: float) -> None:
+        """The line of one request."""
+        usage = account.usage
+        line: dict[str, JsonValue] = {
+            "ts": self._now(),
+            "event": "request",
+            "request_id": account.request_id,
+            "method": account.method,
+            "route": account.route,
+            "status": account.status,
+            "reason": account.reason,
+            "tenant": account.tenant,
+            "key": account.key,
+            "priority": account.priority,
+            "model": account.model,
+            "stream": account.stream,
+            "tier": account.tier,
+            "cache": account.cache,
+            "similarity": _rounded(account.similarity, 4),
+            "guard": account.guard,
+            "complexity": _rounded(account.complexity, 4),
+            "route_reason": account.route_reason,
+            "queue_ms": round(account.queue_s * 1000, 3),
+            "upstream_ms": round(account.upstream_s * 1000, 3),
+            "overhead_ms": round(overhead_s * 1000, 3),
+            "ttft_ms": None if account.first_at is None else round((account.first_at - account.arrived) * 1000, 3),
+            "duration_ms": round(duration_s * 1000, 3),
+            "input_tokens": usage.input if usage else None,
+            "output_tokens": usage.output if usage else None,
+            "cached_tokens": usage.cached if usage else None,
+            "retries": account.retries,
+            "upstream": account.url,
+        }
+        self._write(orjson.dumps(line) + b"\n")
+
+    def _now(self) -> str:
+        """The time; all but the milliseconds is kept for a second."""
+        now = self._clock.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._written = second, timestamp(second)[:-4]
+        return f"{self._written}{int((now - second) * 1000):03d}Z"
+
+
+class JsonLines(logging.Formatter):
+    """Log records of the standard library as the same kind of line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One JSON object, exception included as text."""
+        line: dict[str, JsonValue] = {
+            "ts": timestamp(record.created),
+            "event": "log",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+def timestamp(seconds: float) -> str:
+    """UTC in ISO 8601 with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _stderr(line: bytes) -> None:
+    # Nobody reads the log any more: that must not end a request.
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()

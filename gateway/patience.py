@@ -1,0 +1,91 @@
+"""How long a request waits for its tier: to the first content, between two chunks, and in all."""
+
+import asyncio
+
+from core.clock import Clock
+from core.config.records import Timeout
+from core.errors import UpstreamTimeout
+from gateway.interrupt import Interruptible
+
+
+class Patience:
+    """Trips the block with UpstreamTimeout when the tier takes too long, and adds up the time spent waiting for it.
+
+    One timer for all limits, set again only when it fires: a chunk costs two readings of the clock. The time in which
+    the client does not read its answer counts towards `total` only. `waited` is in seconds.
+    """
+
+    __slots__ = ("_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "waited")
+
+    def __init__(self, block: Interruptible, limits: Timeout, clock: Clock) -> None:
+        self._block, self._limits, self._clock = block, limits, clock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._since: float | None = None
+        self._content = False
+        self._due = self._ends = 0.0
+        self.waited = 0.0
+
+    def begin(self) -> None:
+        """The request is being sent, for the first time or again."""
+        now = self._clock.monotonic()
+        self._content = False
+        self._due = now + self._limits.first_token
+        if self._timer is None:
+            self._ends, self._since = now + self._limits.total, now
+        else:
+            self._timer.cancel()
+        self._arm(now)
+
+    def content(self) -> None:
+        """The first content has come: between chunks, `idle` counts."""
+        self._content = True
+
+    def wait(self) -> float:
+        """Something of the tier is waited for; returns the clock's reading."""
+        self._since = now = self._clock.monotonic()
+        return now
+
+    def got(self) -> float:
+        """It came; returns the clock's reading."""
+        now = self._clock.monotonic()
+        if self._since is not None:
+            self.waited += now - self._since
+            self._since = None
+        return now
+
+    def end(self) -> None:
+        """No more waiting."""
+        self.got()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, now: float) -> None:
+        """Look again when the first limit could be over, whichever phase it is in by then."""
+        limits, since = self._limits, self._since
+        idle = (now if since is None or not self._content else since) + limits.idle
+        at = min(idle, self._ends) if self._content else min(idle, self._due, self._ends)
+        self._timer = self._loop.call_later(max(at - now, 0.0), self._fire)
+
+    def _fire(self) -> None:
+        now = self._clock.monotonic()
+        limits = self._limits
+        if now >= self._ends:
+            self._trip("total", limits.total)
+            return
+        if not self._content:
+            due = self._due
+            name, limit = "first_token", limits.first_token
+        else:
+            due = (now if self._since is None else self._since) + limits.idle
+            name, limit = "idle", limits.idle
+        if now >= due:
+            self._trip(name, limit)
+        else:
+            self._arm(now)
+
+    def _trip(self, name: str, limit: float) -> None:
+        self._timer = None
+        message = f"the tier took longer than timeout.{name} ({limit:g} s)"
+        self._block.trip(UpstreamTimeout(message, reason=f"timeout_{name}"))

@@ -1,0 +1,1 @@
+"""The routes that Starlette serves: everything off the relay."""

@@ -1,0 +1,64 @@
+"""`/health`, `/ready` and `/metrics`: for probes and scrapers, open to everyone who can reach the port."""
+
+import asyncio
+
+from pydantic import JsonValue
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.metrics import CONTENT_TYPE
+from gateway.services import Services
+
+
+def routes(services: Services, *, metrics: bool) -> list[Route]:
+    """The routes; `/metrics` only where it has no port of its own."""
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(_: Request) -> Response:
+        ready, body = readiness(services)
+        return JSONResponse(body, 200 if ready else 503, headers={} if ready else {"retry-after": "2"})
+
+    open_routes = [Route("/health", health), Route("/ready", ready)]
+    return [*open_routes, metrics_route(services)] if metrics else open_routes
+
+
+def metrics_route(services: Services) -> Route:
+    """`GET /metrics`."""
+
+    async def scrape(_: Request) -> Response:
+        services.read_cache_sizes()
+        # Milliseconds with many label values: streams must not stand still meanwhile.
+        text = await asyncio.to_thread(services.metrics.render)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    return Route("/metrics", scrape)
+
+
+def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
+    """Whether traffic may come, and the state of every part; `degraded` lists what does not work as configured."""
+    degraded: list[JsonValue] = []
+    tiers: dict[str, JsonValue] = {}
+    for name, gate in services.tiers.items():
+        down = [replica for replica in gate.replicas.all if replica.health != "up"]
+        up = len(gate.replicas.all) - len(down)
+        tiers[name] = {"ready": up > 0, "up": up, "replicas": len(gate.replicas.all)}
+        degraded += [f"tier {name}: {replica.url}: {replica.fault or 'not asked yet'}" for replica in down]
+    embedder = services.embedder
+    if embedder.state == "loading":
+        degraded.append("embedder: loading, so no semantic layer yet")
+    elif embedder.state == "failed":
+        degraded.append(f"embedder: {embedder.fault}")
+    if services.draining:
+        degraded.append("draining")
+    ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())
+    body: dict[str, JsonValue] = {
+        "ready": ready,
+        "draining": services.draining,
+        "tiers": tiers,
+        "embedder": embedder.state,
+        "degraded": degraded,
+    }
+    return ready, body

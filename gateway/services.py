@@ -1,0 +1,171 @@
+"""What a gateway process holds while it lives, opened and closed in order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from cache.response_cache import ResponseCache
+from core.clock import Clock, SystemClock
+from core.config import Config, Tier, TierName, resolve_secret
+from core.errors import ConfigError, Problem
+from gateway.admission import Admission
+from gateway.auth import Keyring
+from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.journal import Journal, Write
+from gateway.metrics import Metrics
+from gateway.probes import Probes
+from gateway.settle import Settlement
+from gateway.targets import Targets
+from gateway.tier import TierGate
+from gateway.upstream.aiohttp_client import AiohttpUpstream
+from gateway.upstream.replicas import Replicas
+from router.classifier import Classifier
+from router.conversations import Conversations
+
+
+class Load:
+    """How many requests run, and the way down: `drain` once, then `idle` when the last one has ended."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.draining = False
+        self._idle = asyncio.Event()
+
+    def enter(self) -> None:
+        """A request begins."""
+        self.running += 1
+
+    def leave(self) -> None:
+        """A request has been settled."""
+        self.running -= 1
+        if self.draining and self.running == 0:
+            self._idle.set()
+
+    def drain(self) -> None:
+        """Take no more requests."""
+        self.draining = True
+        if self.running == 0:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until the gateway drains and nothing runs."""
+        await self._idle.wait()
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything a request may need."""
+
+    config: Config
+    clock: Clock
+    keyring: Keyring
+    targets: Targets
+    tiers: Mapping[TierName, TierGate]
+    metrics: Metrics
+    settlement: Settlement
+    cache: ResponseCache
+    embedder: EmbedderSlot
+    classifier: Classifier
+    conversations: Conversations
+    load: Load = field(default_factory=Load)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the process has been told to stop."""
+        return self.load.draining
+
+    def read_cache_sizes(self) -> None:
+        """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
+        stats = self.cache.stats()
+        self.metrics.entries("exact").read = partial(float, stats.exact)
+        self.metrics.entries("semantic").read = partial(float, stats.semantic)
+
+
+@asynccontextmanager
+async def opened(
+    config: Config,
+    *,
+    clock: Clock | None = None,
+    write: Write | None = None,
+    make_encoder: EncoderFactory = sentence_transformer,
+) -> AsyncIterator[Services]:
+    """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
+    clock = clock or SystemClock()
+    metrics = Metrics()
+    keyring = Keyring(config.auth.keys)
+    classifier = load_classifier(config)
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(AiohttpUpstream())
+        tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
+        cache = await stack.enter_async_context(response_cache(config, clock))
+        _watch(metrics, tiers)
+        wanted = config.cache.semantic.enabled or len(tiers) > 1
+        slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
+        await stack.enter_async_context(slot)
+        await stack.enter_async_context(Probes(tiers.values()))
+        yield Services(
+            config=config,
+            clock=clock,
+            keyring=keyring,
+            targets=Targets(config.tiers),
+            tiers=tiers,
+            metrics=metrics,
+            settlement=Settlement(metrics, Journal(clock, write), clock),
+            cache=cache,
+            embedder=slot,
+            classifier=classifier,
+            conversations=Conversations(),
+        )
+
+
+def load_classifier(config: Config) -> Classifier:
+    """The configured classifier. Raises ConfigError with its key path."""
+    name = config.router.classifier
+    try:
+        return Classifier.load(None if name == "default" else Path(name))
+    except ConfigError as error:
+        raise ConfigError([Problem("router.classifier", problem.message) for problem in error.problems]) from None
+
+
+def response_cache(config: Config, clock: Clock) -> ResponseCache:
+    """The configured response cache, not yet entered."""
+    return ResponseCache(config.cache, clock=clock)
+
+
+def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
+    authorization = None
+    if tier.api_key is not None:
+        try:
+            authorization = f"Bearer {resolve_secret(tier.api_key)}"
+        except ConfigError as error:
+            raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
+    replicas = Replicas(
+        name, tier.urls, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
+    )
+    return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
+
+
+def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:
+    metrics.upstream_errors(tier, kind).inc()
+
+
+def _count_retry(metrics: Metrics, tier: TierName) -> None:
+    metrics.retries(tier).inc()
+
+
+def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
+    """These gauges are read where the numbers are, when they are scraped."""
+    for name, gate in tiers.items():
+        metrics.queue_depth(name).read = partial(_waiting, gate)
+        metrics.inflight(name).read = partial(_inflight, gate)
+
+
+def _waiting(gate: TierGate) -> float:
+    return gate.admission.waiting
+
+
+def _inflight(gate: TierGate) -> float:
+    return gate.admission.inflight

@@ -1,0 +1,121 @@
+"""The response cache as the pipeline uses it: counted, and never the reason why a request fails."""
+
+import logging
+from collections.abc import Mapping
+
+from cache.answer import Hit, as_json, as_sse
+from cache.controls import Controls
+from cache.question import Question
+from cache.response_cache import ResponseCache, SemanticLookup
+from core.clock import Clock
+from core.config import Config, TierName
+from core.embedder import Embedding
+from core.request import InferenceRequest
+from gateway.account import Account
+from gateway.envelope import JSON, Headers
+from gateway.exchange import Exchange
+from gateway.headers import answer_headers
+from gateway.metering import usage_of
+from gateway.metrics import Metrics
+from gateway.relay import STREAM_HEADERS
+from gateway.settle import cost
+
+logger = logging.getLogger("forebay.cache")
+
+
+class StoredAnswers:
+    """Looks up, replays and stores. A cache that breaks is a miss."""
+
+    def __init__(self, cache: ResponseCache, config: Config, metrics: Metrics, clock: Clock) -> None:
+        self._cache, self._metrics, self._clock = cache, metrics, clock
+        self._exact = config.cache.exact.enabled
+        self._semantic = config.cache.semantic
+        self._prices = {name: tier.price for name, tier in config.tiers.items()}
+
+    async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
+        """The answer to this very question."""
+        if question is None or not (self._exact and controls.read):
+            self._metrics.lookups("exact", "bypass").inc()
+            return None
+        try:
+            hit = await self._cache.exact(question, controls)
+        except Exception:  # a boundary: whatever a store raises, the request goes on without it
+            logger.exception("the exact cache layer failed")
+            self._metrics.lookups("exact", "error").inc()
+            return None
+        account.cache = "miss" if hit is None else "hit-exact"
+        self._metrics.lookups("exact", "miss" if hit is None else "hit").inc()
+        return hit
+
+    async def semantic(
+        self, question: Question, embedding: Embedding | None, controls: Controls, account: Account, spent: float
+    ) -> Hit | None:
+        """The answer to another wording of it. `spent`: seconds of the deadline that are gone."""
+        left = max(self._semantic.deadline - spent, 0.001)
+        try:
+            found = await self._cache.semantic(question, embedding, controls, deadline=left)
+        except Exception:  # a boundary, as above
+            logger.exception("the semantic cache layer failed")
+            self._metrics.lookups("semantic", "error").inc()
+            return None
+        self._note(found, account)
+        return found.hit
+
+    def no_semantic(self) -> None:
+        """Count a request whose semantic layer was not asked at all."""
+        self._metrics.lookups("semantic", "bypass").inc()
+
+    def _note(self, found: SemanticLookup, account: Account) -> None:
+        self._metrics.lookups("semantic", found.result).inc()
+        if found.result in ("hit", "miss", "guarded"):
+            account.cache = "miss"
+        if found.similarity is not None:
+            account.similarity = found.similarity
+            self._metrics.similarity().observe(found.similarity)
+        if found.verdict is not None:
+            account.guard = f"{'served' if found.verdict.served else 'refused'}:{found.verdict.feature}"
+        if found.hit is not None:
+            account.cache = "hit-semantic"
+
+    async def store(
+        self,
+        question: Question,
+        answer: Mapping[str, object],
+        embedding: Embedding | None,
+        tier: TierName,
+        controls: Controls,
+    ) -> None:
+        """Keep a complete answer."""
+        try:
+            reason = await self._cache.store(question, answer, embedding, tier=tier, controls=controls)
+        except Exception:  # a boundary, as above
+            logger.exception("an answer could not be stored")
+            reason = "error"
+        if reason is not None:
+            self.skipped(reason)
+
+    def skipped(self, reason: str) -> None:
+        """Count an answer that is not kept."""
+        self._metrics.writes_skipped(reason).inc()
+
+    async def replay(self, hit: Hit, request: InferenceRequest, exchange: Exchange, account: Account) -> None:
+        """Send a stored answer as the client asked for it."""
+        usage = usage_of(hit.answer.get("usage")) if b'"usage"' in hit.body else None
+        if usage is not None:
+            source = hit.layer
+            self._metrics.saved_tokens(source).inc(usage.input + usage.output)
+            price = next((price for name, price in self._prices.items() if name == hit.tier), None)
+            if price is not None:
+                self._metrics.saved_cost(source).inc(cost(price, usage.input, usage.output))
+        headers: Headers = answer_headers(exchange, account, self._clock)
+        headers.append((b"age", b"%d" % int(hit.age_s)))
+        headers.append((b"x-forebay-cache-id", hit.id.encode("ascii")))
+        account.first_at = self._clock.monotonic()
+        if not request.stream:
+            headers.append(JSON)
+            await exchange.respond(200, headers, as_json(hit))
+            return
+        headers += STREAM_HEADERS
+        headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
+        await exchange.start(200, headers)
+        await exchange.end(b"".join(as_sse(hit, include_usage=request.include_usage)))

@@ -1,0 +1,31 @@
+"""One tier as the gateway sees it."""
+
+from dataclasses import dataclass, field
+
+from core.config import Tier, TierName
+from gateway.admission import Admission
+from gateway.upstream.replicas import Replicas
+from router.decision import TierFacts
+
+
+@dataclass(slots=True)
+class TierGate:
+    """A tier's door and its servers.
+
+    `authorization`: the header value that its servers want, None for none. `facts`: what the router must know.
+    """
+
+    name: TierName
+    settings: Tier
+    admission: Admission
+    replicas: Replicas
+    authorization: str | None
+    facts: TierFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learn()
+
+    def learn(self) -> None:
+        """Bring `facts` up to date: the context length is as configured, else as the servers say."""
+        context = self.settings.context or self.replicas.context
+        self.facts = TierFacts(self.settings.model, frozenset(self.settings.capabilities), context)

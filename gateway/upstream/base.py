@@ -1,0 +1,78 @@
+"""The seam to one server of a tier: one call, one reply.
+
+Foreign exceptions stop here; what leaves an implementation is one of
+
+UpstreamError (502, core.errors)
+├── ConnectFailed      no connection: nothing was sent, another server may be tried
+└── Broken             the connection broke: before the reply's head another server may be tried
+UpstreamTimeout (504, core.errors)
+└── ConnectTimeout     no connection in time: nothing was sent, another server may be tried
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.errors import UpstreamError, UpstreamTimeout
+from gateway.envelope import Headers
+
+
+class ConnectFailed(UpstreamError):
+    """The server could not be reached."""
+
+    code = "upstream_connect_error"
+
+
+class Broken(UpstreamError):
+    """The connection to the server broke, or what came over it was not HTTP."""
+
+    code = "upstream_broken"
+
+
+class ConnectTimeout(UpstreamTimeout):
+    """No connection within `timeout.connect`."""
+
+    code = "upstream_connect_timeout"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a tier. `path` starts with /v1/ and may carry a query; `connect` is in seconds."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    connect: float
+
+
+class Reply(Protocol):
+    """The head of an answer, and its body while it arrives.
+
+    `headers` keep their order, names as sent. `read` waits for the next piece of the body, decompressed, and gives b""
+    at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing. `finish`
+    reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises. `close`
+    is idempotent and never waits: it drops the connection unless the body was read to its end. The caller closes every
+    reply.
+    """
+
+    status: int
+    headers: Headers
+
+    async def read(self) -> bytes: ...
+
+    async def finish(self, limit: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """Calls to any server.
+
+    `send` waits for the head of the reply. Raises ConnectFailed, ConnectTimeout or Broken; cancelling it drops the
+    connection. Implementations are async context managers owned by the gateway's lifespan; they keep no time limit but
+    `Call.connect`: the caller knows what it waits for.
+    """
+
+    async def send(self, url: str, call: Call) -> Reply: ...

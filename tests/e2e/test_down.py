@@ -1,0 +1,50 @@
+"""`forebay down` ends exactly what `forebay up` started."""
+
+import json
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from deploy.processes import is_alive, shared_memory
+from tests.e2e.conftest import Running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+MEMORY = Path("/dev/shm")  # noqa: S108  # where the kernel keeps it
+
+
+def test_no_process_port_or_directory_stays(running: Running) -> None:
+    state = running.home.instance.read()
+    assert state is not None
+    assert state.directory is not None
+    supervisor = psutil.Process(running.pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
+    ports = {
+        connection.laddr.port
+        for process in family
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    segments = shared_memory(family)
+    assert len(family) > 10
+    assert urlsplit(running.url).port in ports
+    assert segments
+    assert Path(state.directory).is_dir()
+
+    down = running.home.forebay("down", "--json")
+    assert json.loads(down.stdout) == {"stopped": True, "pid": running.pid, "leftovers": 0}
+
+    assert [process for process in family if is_alive(process)] == []
+    assert [port for port in sorted(ports) if listens(port)] == []
+    assert [name for name in sorted(segments) if (MEMORY / name).exists()] == []
+    assert not Path(state.directory).exists()
+    assert sorted(path.name for path in running.home.instance.directory.iterdir()) == ["logs", "up.lock"]
+    assert running.home.forebay("down").stdout.strip() == "nothing is running"
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
