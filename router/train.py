@@ -27,7 +27,7 @@ _PROTOTYPES = 256
 _FEATURE_SCALE = 0.3
 _BAG_SCALE = 2.0
 # Of asks like the training data, this share is called unfamiliar.
-_UNFAMILIAR = 0.02
+_UNFAMILIAR = 0.05
 _RANDOM_APGR = 0.5
 
 Note = Callable[[str], None]
