@@ -1,8 +1,9 @@
 """How a mixture is learned: a ridge expert per kind, its odds calibrated, a gate between kinds, and one scale for all.
 
 Each expert predicts what the frontier model's answer is worth more (for hand-labelled asks: +1 hard, -1 easy) and is
-turned into log odds by Platt's method on predictions that were made for rows it had not seen. Penalty and emphasis on
-features against the vector are chosen by the quality-cost curve of such predictions.
+turned into log odds by Platt's method on predictions that were made for rows it had not seen. Penalty, emphasis on
+features against the vector, and how much an ask's length counts on top are chosen by the quality-cost curve of such
+predictions: for rows of seen groups and, where the data has groups, for groups that were left out as a whole.
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.evaluate import curve
+from router.features import NAMES
 from router.mixture import Array, Mixture
 
 Numbers = NDArray[np.float64]
 
 _PENALTIES = (30.0, 100.0, 300.0, 1000.0)
 _EMPHASES = (1.0, 0.5)
+# What an expert gets of the length baseline, in standard deviations of its own predictions. Length is a weak signal,
+# but one that carries over to groups of asks that the expert has not seen.
+_LENGTH_PARTS = (0.0, 0.3, 0.6)
+_LENGTH_COLUMN = NAMES.index("log_length")
 _INNER_FOLDS = 4
+_LEAST_GROUPS = 8
 _GATE_STRENGTH = 0.2
 # How firmly the kinds' own scales are kept when the experts are made to agree where kinds overlap.
 _ANCHOR = 0.1
@@ -30,8 +37,9 @@ WORTH = 0.25
 class Kind:
     """The training rows of one kind of traffic.
 
-    `inputs`: shape (n, d). `weak`, `strong`: qualities, shape (n,). `weights`: of the rows, shape (n,). `worth`: the
-    probability that the strong answer is better at which complexity is 1/2.
+    `inputs`: shape (n, d). Per row, shape (n,): `weak` and `strong`, the qualities; `weights`; `groups`, empty texts
+    where there are none. `worth`: the probability that the strong answer is better at which complexity is 1/2. `by_length`:
+    whether length may count beyond what the regression finds.
     """
 
     name: str
@@ -39,12 +47,14 @@ class Kind:
     weak: Numbers
     strong: Numbers
     weights: Numbers
+    groups: NDArray[np.str_]
     worth: float
+    by_length: bool
 
     def take(self, rows: NDArray[np.bool_]) -> "Kind":
         """The kind with a part of its rows."""
-        parts = (self.inputs[rows], self.weak[rows], self.strong[rows], self.weights[rows])
-        return Kind(self.name, *parts, worth=self.worth)
+        parts = (self.inputs[rows], self.weak[rows], self.strong[rows], self.weights[rows], self.groups[rows])
+        return Kind(self.name, *parts, worth=self.worth, by_length=self.by_length)
 
 
 @dataclass(frozen=True)
@@ -68,40 +78,72 @@ def fit(kinds: Sequence[Kind], width: int, generator: np.random.Generator) -> Mi
 
 
 def folds(
-    count: int, parts: int, generator: np.random.Generator, groups: Sequence[str] | None = None
+    count: int, parts: int, generator: np.random.Generator, groups: NDArray[np.str_] | None = None
 ) -> NDArray[np.intp]:
     """A part for each row, shape (count,); rows of one group stay together."""
     if groups is None:
         return generator.permutation(count) % parts
-    names, at = np.unique(np.array(groups), return_inverse=True)
+    names, at = np.unique(groups, return_inverse=True)
     return (generator.permutation(len(names)) % parts)[at]
 
 
 def _fit_expert(kind: Kind, width: int, generator: np.random.Generator) -> _Expert:
     inputs = kind.inputs.astype(np.float64)
     gains = np.clip(kind.strong - kind.weak, -1, 1)
-    part = folds(len(gains), _INNER_FOLDS, generator)
-    moments = [
-        _moments(inputs[part == fold], gains[part == fold], kind.weights[part == fold]) for fold in range(_INNER_FOLDS)
-    ]
-    whole = sum(moments[1:], moments[0])
-    best: tuple[float, Numbers, float, float] | None = None
+    trials = [_Trial.of(inputs, gains, kind.weights, folds(len(gains), _INNER_FOLDS, generator))]
+    if len(np.unique(kind.groups)) >= _LEAST_GROUPS:
+        by_group = folds(len(gains), _INNER_FOLDS, generator, kind.groups)
+        trials.append(_Trial.of(inputs, gains, kind.weights, by_group))
+    column = width + _LENGTH_COLUMN
+    lengths = _standard(inputs[:, column]) * np.sign(np.corrcoef(inputs[:, column], gains)[0, 1])
+    best: tuple[float, Numbers, Numbers, float, float] | None = None
     for emphasis in _EMPHASES:
         stretch = np.append(np.where(np.arange(inputs.shape[1]) < width, 1.0, emphasis), 1.0)
         for penalty in _PENALTIES:
-            unseen = np.empty(len(gains))
-            for fold, own in enumerate(moments):
-                solved = _solve(whole - own, stretch, penalty)
-                unseen[part == fold] = inputs[part == fold] @ solved[:-1] + solved[-1]
-            quality = curve(unseen, kind.weak, kind.strong).apgr() or 0.0
-            if best is None or quality > best[0]:
-                best = (quality, unseen, emphasis, penalty)
+            unseen = [trial.unseen(inputs, stretch, penalty) for trial in trials]
+            for part in _LENGTH_PARTS if kind.by_length else (0.0,):
+                rankings = [_standard(own) + part * lengths for own in unseen]
+                quality = sum(curve(ranking, kind.weak, kind.strong).apgr() or 0.0 for ranking in rankings)
+                if best is None or quality > best[0]:
+                    best = (quality, unseen[0], stretch, penalty, part)
     assert best is not None  # noqa: S101  # the loops above are never empty
-    _, unseen, emphasis, penalty = best
-    stretch = np.append(np.where(np.arange(inputs.shape[1]) < width, 1.0, emphasis), 1.0)
-    solved = _solve(whole, stretch, penalty)
-    slope, offset = _platt(unseen, gains > 0, kind.weights)
+    _, unseen_rows, stretch, penalty, part = best
+    solved = _solve(trials[0].whole, stretch, penalty)
+    spread = float(unseen_rows.std())
+    solved[column] += (
+        part * spread * float(lengths @ inputs[:, column]) / max(float(inputs[:, column].var()), 1e-9) / len(gains)
+    )
+    blended = unseen_rows + part * spread * lengths
+    slope, offset = _platt(blended, gains > 0, kind.weights)
     return _Expert(slope * solved[:-1], float(slope * solved[-1] + offset - np.log(kind.worth / (1 - kind.worth))))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A cut of the rows into folds, with what a regression on each fold's complement needs."""
+
+    part: NDArray[np.intp]
+    moments: tuple[Numbers, ...]
+    whole: Numbers
+
+    @classmethod
+    def of(cls, inputs: Numbers, targets: Numbers, weights: Numbers, part: NDArray[np.intp]) -> "_Trial":
+        cut = [part == fold for fold in range(_INNER_FOLDS)]
+        moments = tuple(_moments(inputs[own], targets[own], weights[own]) for own in cut)
+        return cls(part, moments, np.sum(moments, axis=0))
+
+    def unseen(self, inputs: Numbers, stretch: Numbers, penalty: float) -> Numbers:
+        """The prediction for each row by a regression on the other folds."""
+        found = np.empty(len(inputs))
+        for fold, own in enumerate(self.moments):
+            solved = _solve(self.whole - own, stretch, penalty)
+            found[self.part == fold] = inputs[self.part == fold] @ solved[:-1] + solved[-1]
+        return found
+
+
+def _standard(values: Numbers) -> Numbers:
+    found: Numbers = (values - values.mean()) / max(float(values.std()), 1e-9)
+    return found
 
 
 def _moments(inputs: Numbers, targets: Numbers, weights: Numbers) -> Numbers:

@@ -74,7 +74,7 @@ def train(
     vectors = [*(source.vectors for source in sources), seed[1]]
     width = vectors[0].shape[1]
     kinds = _kinds(sources, seed[0], [joined(v, f) for v, f in zip(vectors, readable, strict=True)])
-    unseen = _cross_fit(kinds, width, sources if by_group else None, generator, note)
+    unseen = _cross_fit(kinds, width, by_group, generator, note)
     measured = {}
     for source, scores in zip(sources, unseen, strict=False):
         lengths = np.array([length(row.prompt) for row in source.rows])
@@ -104,23 +104,47 @@ def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[
         strong = np.array([row.strong for row in source.rows])
         # Qualities may be in any unit; gains are brought to at most one.
         unit = max(float(np.abs(strong - weak).max()), 1e-9)
-        kinds.append(Kind(source.name, own, weak / unit, strong / unit, np.ones(len(own)), worth=WORTH))
+        kinds.append(
+            Kind(
+                source.name,
+                own,
+                weak / unit,
+                strong / unit,
+                np.ones(len(own)),
+                _groups(source),
+                worth=WORTH,
+                by_length=True,
+            )
+        )
     hard = np.array([ask.hard for ask in asks], dtype=np.float64)
-    chat = Kind(CHAT, inputs[-1], 1 - hard, hard, balanced_weights(list(asks)), worth=0.5)
+    chat = Kind(
+        CHAT,
+        inputs[-1],
+        1 - hard,
+        hard,
+        balanced_weights(list(asks)),
+        np.full(len(asks), ""),
+        worth=0.5,
+        by_length=False,
+    )
     return [*kinds, chat]
+
+
+def _groups(source: Source) -> NDArray[np.str_]:
+    return np.array([row.group for row in source.rows])
 
 
 def _cross_fit(
     kinds: Sequence[Kind],
     width: int,
-    grouped: Sequence[Source] | None,
+    by_group: bool,
     generator: np.random.Generator,
     note: Note,
 ) -> list[Numbers]:
     """The log odds of every row of every kind, each by a mixture that was fitted without the row's part."""
     parts = []
-    for index, kind in enumerate(kinds):
-        groups = [row.group for row in grouped[index].rows] if grouped and index < len(grouped) else None
+    for kind in kinds:
+        groups = kind.groups if by_group and kind.name != CHAT else None
         parts.append(folds(len(kind.weak), _PARTS, generator, groups))
     unseen = [np.zeros(len(kind.weak)) for kind in kinds]
     for part in range(_PARTS):
