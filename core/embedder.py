@@ -50,14 +50,18 @@ class SentenceTransformerEncoder:
     """A sentence-transformers model on the CPU.
 
     `source` is a hub id or a path; None is the copy of MiniLM that is installed as a package, else `model` as a hub id.
+    `threads` compute one pass, and every other use of torch in the process. One is right beside other work: threads of
+    one pass wait for each other, and where the machine is busy a short text then takes a second instead of a tenth.
     Raises OSError where the model cannot be loaded.
     """
 
-    def __init__(self, model: str = MINILM, source: str | None = None) -> None:
+    def __init__(self, model: str = MINILM, source: str | None = None, threads: int = 1) -> None:
+        import torch  # noqa: PLC0415  # heavy: see the module's docstring
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # heavy: see the module's docstring
         from transformers.utils import logging  # noqa: PLC0415  # heavy: see the module's docstring
 
         logging.disable_progress_bar()
+        torch.set_num_threads(threads)
         packaged = packaged_minilm() if source is None and model == MINILM else None
         self._model = SentenceTransformer(str(source or packaged or model), device="cpu")
         self.name = model

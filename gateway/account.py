@@ -14,7 +14,8 @@ class Account:
 
     `tier` and `cache` are the values of the response headers. `upstream_s`: time spent waiting for the tier;
     `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left and 502 or 504
-    where a stream broke after its 200. `event_stream`: what was sent so far is a stream of OpenAI's events.
+    where a stream broke after its 200. `shed`: refused by us before any work.
+    `event_stream`: what was sent so far is a stream of OpenAI's events.
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class Account:
     cache: str = "bypass"
     status: int = 0
     reason: str | None = None
+    shed: bool = False
     similarity: float | None = None
     guard: str | None = None
     complexity: float | None = None

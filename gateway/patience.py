@@ -41,9 +41,10 @@ class Patience:
         """The first content has come: between chunks, `idle` counts."""
         self._content = True
 
-    def wait(self) -> None:
-        """Something of the tier is waited for."""
-        self._since = self._clock.monotonic()
+    def wait(self) -> float:
+        """Something of the tier is waited for; returns the clock's reading."""
+        self._since = now = self._clock.monotonic()
+        return now
 
     def got(self) -> float:
         """It came; returns the clock's reading."""

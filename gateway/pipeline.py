@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from core.errors import RequestError, Unavailable
+from core.errors import Refused, RequestError, Unavailable
 from gateway import envelope
 from gateway.account import Account
 from gateway.exchange import Exchange
@@ -71,6 +71,7 @@ class Pipeline:
 
     async def _fail(self, exchange: Exchange, account: Account, error: RequestError) -> None:
         account.status, account.reason = error.status, error.reason or error.code
+        account.shed = isinstance(error, Refused)
         if exchange.finished:
             return
         if not exchange.started:

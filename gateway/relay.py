@@ -84,11 +84,11 @@ class EventRelay:
     async def run(self, exchange: Exchange, account: Account) -> bytes:
         """Forward what follows; the bytes that end the stream."""
         patience = self._patience
+        patience.wait()
         while self._last is None:
             # Raised only here, after what came before it was sent: where the chunks ended must not show.
             if self._fault is not None:
                 raise self._fault
-            patience.wait()
             chunk = await self._reply.read()
             now = patience.got()
             if not chunk:
@@ -98,8 +98,11 @@ class EventRelay:
             if content:
                 account.last_at = now
             if shown:
+                sent = self._clock.monotonic()
                 await exchange.write(shown)
-                account.client_s += self._clock.monotonic() - now
+                account.client_s += patience.wait() - sent
+            else:
+                patience.wait()
         return self._last or b""
 
     def _take(self, chunk: bytes) -> tuple[bytes, bool]:

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 
 import uvicorn
 import uvloop
@@ -145,14 +145,27 @@ async def serving(
             servers.append(Listening(_uvicorn(metrics_application(services))))
         tasks = [asyncio.create_task(s.serve([sock])) for s, sock in zip(servers, sockets, strict=True)]
         try:
-            for listening in servers:
-                await listening.up.wait()
+            await _all_up(servers, tasks)
             yield process, tasks[0]
         finally:
             for running in servers:
                 running.stop(at_once=running is not server)
             await asyncio.gather(*tasks, return_exceptions=True)
             await process.ended()
+
+
+async def _all_up(servers: Sequence[Listening], tasks: "Sequence[asyncio.Task[None]]") -> None:
+    """Wait until every server accepts connections; a task that ends before that raises its error here."""
+    ups = [asyncio.create_task(server.up.wait()) for server in servers]
+    try:
+        for up in ups:
+            await asyncio.wait({up, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for up in ups:
+            up.cancel()
 
 
 def start_line(config: Config, url: str) -> str:

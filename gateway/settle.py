@@ -25,7 +25,7 @@ class Settlement:
         metrics.tenant_requests(account.tenant).inc()
         if account.stream and account.first_at is not None:
             metrics.first_token(tier, cache).observe(account.first_at - account.arrived)
-        if account.status == 429:
+        if account.shed:
             metrics.tenant_shed(account.tenant).inc()
         if tier != "none":
             self._tokens(account)

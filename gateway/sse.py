@@ -4,7 +4,7 @@ Works on any chunk boundary, also inside a character or between the two bytes of
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Atomic groups: CRLF is one line end, never CR followed by LF.
 _BOUNDARY = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
@@ -18,8 +18,7 @@ class EventTooLarge(ValueError):  # the name says what is wrong
     """An event did not end within MAX_EVENT bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One block of the stream: its bytes as they came, blank line included, and its data.
 
     `data` is None where the block carries none (comments, other fields).
@@ -46,6 +45,8 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes. Raises EventTooLarge."""
         held = len(self._tail)
+        if not held and self._begun and _one_line(chunk):
+            return [Event(chunk, chunk[6:-2])]
         buffer = self._tail + chunk if held else chunk
         events: list[Event] = []
         start = 0
@@ -65,10 +66,17 @@ class EventSplitter:
         if not self._begun:
             self._begun = True
             raw = raw.removeprefix(_BOM)
-        # By far the most common block: one data line.
-        if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-            return raw[6:-2]
-        return data_of(raw)
+        return raw[6:-2] if _one_line(raw) else data_of(raw)
+
+
+def _one_line(block: bytes) -> bool:
+    """Whether these bytes are one event on one data line, as by far the most are."""
+    return (
+        block.startswith(b"data: ")
+        and block.endswith(b"\n\n")
+        and block.find(b"\n") == len(block) - 2
+        and b"\r" not in block
+    )
 
 
 def data_of(block: bytes) -> bytes | None:

@@ -1,6 +1,6 @@
 """The classifier file: JSON with a schema version and a checksum, holding numbers only.
 
-It is data, never code: loading one runs nothing that is in it. Arrays are base64 of little-endian float32.
+It is data, never code: loading one runs nothing that is in it. Arrays are base64 of little-endian floats.
 """
 
 import base64
@@ -8,55 +8,36 @@ import binascii
 import hashlib
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from core.errors import ConfigError, Problem
-from router.features import NAMES, VERSION
+from router.features import COUNT, NAMES, VERSION
+from router.mixture import Array, Mixture
 
 FORMAT = "forebay-router-classifier"
 SCHEMA = 1
-Array = NDArray[np.float32]
 Recipe = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Network:
-    """Dense layers with tanh between them: `layers[i]` is (weights of shape (in, out), bias of shape (out,)).
-
-    The last layer has one output, the logit of complexity.
-    """
-
-    layers: tuple[tuple[Array, Array], ...]
-
-    def logit(self, inputs: Array) -> float:
-        """The logit for one input of shape (in,)."""
-        value = inputs
-        for weights, bias in self.layers[:-1]:
-            value = np.tanh(value @ weights + bias)
-        weights, bias = self.layers[-1]
-        return float((value @ weights + bias)[0])
 
 
 @dataclass(frozen=True)
 class Artefact:
     """What training leaves behind.
 
-    `full` reads the vector followed by the standardized features, `plain` the standardized features alone.
-    `prototypes`: unit vectors, shape (n, dim), that stand for the training data; an ask whose best cosine to them is
-    below `familiar_at` lies outside it. `recipe`: data, split, settings and measured quality, for people.
+    `full` reads the vector and the features, `plain` the features alone; features are scaled by taking `mean` away and
+    dividing by `scale`. `prototypes`: unit vectors, shape (n, dim), that stand for the training data; an ask whose best
+    cosine to them is below `familiar_at` lies outside it. `recipe`: data, split, settings and measured quality, for
+    people.
     """
 
     embedder: str
     mean: Array
     scale: Array
-    full: Network
-    plain: Network
+    full: Mixture
+    plain: Mixture
     prototypes: Array
     familiar_at: float
     recipe: Recipe
@@ -79,9 +60,9 @@ def write(artefact: Artefact, path: Path) -> None:
         "familiar_at": artefact.familiar_at,
         "mean": _packed(artefact.mean),
         "scale": _packed(artefact.scale),
-        "full": _layers(artefact.full),
-        "plain": _layers(artefact.plain),
-        "prototypes": _packed(artefact.prototypes),
+        "full": _mixture_document(artefact.full),
+        "plain": _mixture_document(artefact.plain),
+        "prototypes": _packed(artefact.prototypes, "<f2"),
     }
     document["sha256"] = _checksum(document)
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -104,19 +85,27 @@ def read(path: Path) -> Artefact:
     if (document.get("features"), document.get("features_version")) != (list(NAMES), VERSION):
         raise _fault(path, "was trained on other features than this version computes: train it again")
     try:
-        artefact = Artefact(
-            embedder=_text(document["embedder"]),
-            mean=_unpacked(document["mean"], (len(NAMES),)),
-            scale=_unpacked(document["scale"], (len(NAMES),)),
-            full=_network(document["full"]),
-            plain=_network(document["plain"]),
-            prototypes=_unpacked(document["prototypes"]),
-            familiar_at=float(document["familiar_at"]),
-            recipe=dict(document["recipe"]),
-        )
-        _check_shapes(artefact)
+        return _artefact(document)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise _fault(path, f"is not a usable classifier: {error}") from None
+
+
+def _artefact(document: dict[str, Any]) -> Artefact:
+    prototypes = _unpacked(document["prototypes"])
+    if prototypes.ndim != 2 or not len(prototypes):
+        raise ValueError("its prototypes are malformed")
+    artefact = Artefact(
+        embedder=_text(document["embedder"]),
+        mean=_unpacked(document["mean"], (COUNT,)),
+        scale=_unpacked(document["scale"], (COUNT,)),
+        full=_mixture(document["full"], prototypes.shape[1] + COUNT),
+        plain=_mixture(document["plain"], COUNT),
+        prototypes=prototypes,
+        familiar_at=float(document["familiar_at"]),
+        recipe=dict(document["recipe"]),
+    )
+    if not (artefact.scale > 0).all():
+        raise ValueError("a feature has no scale")
     return artefact
 
 
@@ -129,14 +118,16 @@ def _checksum(document: dict[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _packed(array: Array) -> dict[str, Any]:
-    little = np.ascontiguousarray(array, dtype="<f4")
-    return {"shape": list(little.shape), "float32": base64.b64encode(little.tobytes()).decode()}
+def _packed(array: Array, kind: str = "<f4") -> dict[str, Any]:
+    little = np.ascontiguousarray(array, dtype=kind)
+    return {"shape": list(little.shape), "dtype": kind, "base64": base64.b64encode(little.tobytes()).decode()}
 
 
 def _unpacked(value: dict[str, Any], shape: tuple[int, ...] | None = None) -> Array:
     found = tuple(int(n) for n in value["shape"])
-    array = np.frombuffer(base64.b64decode(value["float32"], validate=True), dtype="<f4").astype(np.float32)
+    if value["dtype"] not in ("<f2", "<f4"):
+        raise ValueError("an array is neither float16 nor float32")
+    array = np.frombuffer(base64.b64decode(value["base64"], validate=True), dtype=value["dtype"]).astype(np.float32)
     if array.size != math.prod(found) or (shape is not None and found != shape):
         raise ValueError(f"an array has shape {found} where {shape or array.shape} is needed")
     if not np.isfinite(array).all():
@@ -144,25 +135,30 @@ def _unpacked(value: dict[str, Any], shape: tuple[int, ...] | None = None) -> Ar
     return array.reshape(found)
 
 
-def _layers(network: Network) -> list[dict[str, Any]]:
-    return [{"weights": _packed(weights), "bias": _packed(bias)} for weights, bias in network.layers]
+def _mixture_document(mixture: Mixture) -> dict[str, Any]:
+    return {
+        "kinds": list(mixture.kinds),
+        "gate": _packed(mixture.gate),
+        "gate_bias": _packed(mixture.gate_bias),
+        "experts": _packed(mixture.experts),
+        "expert_bias": _packed(mixture.expert_bias),
+    }
 
 
-def _network(value: list[dict[str, Any]]) -> Network:
-    return Network(tuple((_unpacked(layer["weights"]), _unpacked(layer["bias"])) for layer in value))
+def _mixture(value: dict[str, Any], width: int) -> Mixture:
+    kinds = tuple(map(str, value["kinds"]))
+    if not kinds:
+        raise ValueError("it knows no kind of traffic")
+    return Mixture(
+        kinds,
+        gate=_unpacked(value["gate"], (len(kinds), width)),
+        gate_bias=_unpacked(value["gate_bias"], (len(kinds),)),
+        experts=_unpacked(value["experts"], (len(kinds), width)),
+        expert_bias=_unpacked(value["expert_bias"], (len(kinds),)),
+    )
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("the embedder has no name")
     return value
-
-
-def _check_shapes(artefact: Artefact) -> None:
-    if artefact.prototypes.ndim != 2 or not (artefact.scale > 0).all():
-        raise ValueError("prototypes or feature scales are malformed")
-    for network, width in ((artefact.full, artefact.dim + len(NAMES)), (artefact.plain, len(NAMES))):
-        widths = [width, *(bias.size for _, bias in network.layers)]
-        shapes = [weights.shape for weights, _ in network.layers]
-        if not shapes or shapes != list(pairwise(widths)) or widths[-1] != 1:
-            raise ValueError("the layers of a network do not fit each other")

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from router.artefact import Artefact, Recipe, read
-from router.features import extract
+from router.features import extract, legible
+from router.mixture import Array, joined, scaled
 
 
 @dataclass(frozen=True)
 class Score:
     """`complexity`: probability, 0..1, that the small tier is not good enough for the ask.
 
-    `familiar`: False where the ask lies outside the training data or came without a vector; then the complexity is that
-    of the words and the form of the ask alone, which carry over to other topics better than a vector does.
+    `familiar`: False where the classifier knows that it does not know, and falls back to a stated rule. An ask without
+    a vector, or in a script that the embedder cannot read, is scored by its words and form alone. An ask whose vector
+    is far from all training data gets the mean of that score and the usual one, in log odds.
     """
 
     complexity: float
@@ -49,21 +50,29 @@ class Classifier:
         """How it was trained and what it reached."""
         return self._artefact.recipe
 
-    def score(self, text: str, vector: NDArray[np.float32] | None) -> Score:
+    def score(self, text: str, vector: Array | None) -> Score:
         """The complexity of an ask.
 
         `text`: the user's ask alone. `vector`: its embedding, shape (dim,), norm 1, of the model named by `embedder`;
         None where it is not at hand. Raises ValueError for a vector of another length.
         """
         model = self._artefact
-        features = ((extract(text) - model.mean) / model.scale).astype(np.float32)
+        features = scaled(extract(text)[np.newaxis], model.mean, model.scale)
+        plain = float(model.plain.logits(features)[0])
         if vector is None:
-            return Score(_probability(model.plain.logit(features)), familiar=False)
+            return Score(_probability(plain), familiar=False)
         if vector.shape != (model.dim,):
             raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
-        if float((model.prototypes @ vector).max()) < model.familiar_at:
-            return Score(_probability(model.plain.logit(features)), familiar=False)
-        return Score(_probability(model.full.logit(np.concatenate([vector, features]))), familiar=True)
+        if not legible(text):
+            return Score(_probability(plain), familiar=False)
+        full = float(model.full.logits(joined(vector[np.newaxis], features))[0])
+        if self.nearness(vector) < model.familiar_at:
+            return Score(_probability((full + plain) / 2), familiar=False)
+        return Score(_probability(full), familiar=True)
+
+    def nearness(self, vector: Array) -> float:
+        """The best cosine between a vector and what stands for the training data."""
+        return float((self._artefact.prototypes @ vector).max())
 
 
 def _probability(logit: float) -> float:

@@ -9,7 +9,8 @@ has APGR 1/2 on average. Where the strong model is not better on the whole there
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,3 +155,27 @@ def _interval(values: Numbers) -> tuple[float, float] | None:
         return None
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
+
+
+def summary(measured: Measured) -> dict[str, Any]:
+    """The figures without the curve, under the names of the machine-readable result, rounded to four digits."""
+    figures = {field.name: getattr(measured, field.name) for field in fields(measured) if field.name != "curve"}
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def document(measured: Measured) -> dict[str, Any]:
+    """The machine-readable result of an evaluation: the figures, and the curve beside that of a random router."""
+    shares = np.linspace(0, 1, CURVE_POINTS)
+    quality = measured.curve.at(shares)
+    chance = measured.curve.quality[0] + shares * measured.curve.gap
+    points = [
+        {"frontier_share": _rounded(share), "quality": _rounded(own), "random_quality": _rounded(random)}
+        for share, own, random in zip(shares.tolist(), quality.tolist(), chance.tolist(), strict=True)
+    ]
+    return {**summary(measured), "curve": points}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    return [round(part, 4) for part in value] if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""What an ask looks like, as numbers: length, form, symbols, and which kinds of work its words name.
+"""What an ask looks like, as numbers: length, form, symbols, the kinds of work its words name, the words themselves.
 
 Only the user's own text is read. The work is linear in a head-and-tail window, so the size of a prompt cannot slow a
 request down.
@@ -8,6 +8,7 @@ import hashlib
 import math
 import re
 import unicodedata
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +31,9 @@ _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _ACCENT = re.compile(r"[\u0300-\u036f]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
+# Greek to the end of the Asian alphabets before kana, and Hangul; a decomposed Hangul syllable is three letters here.
+_OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\uac00-\ud7af]")
+_OTHER_SHARE = 0.3
 _SENTENCE = re.compile(r"[.!?\u3002](?=\s|$|[\u4e00-\u9fff])")
 _OPTION = re.compile(r"(?m)^\s*\(?[A-E][).:]")
 _LATEX = re.compile(r"\\[a-zA-Z]+")
@@ -105,69 +109,97 @@ class _Lexicon:
 
 
 _LEXICON = _Lexicon.build()
-_SHAPES = tuple(
-    [
-        "log_length",
-        "log_words",
-        "short",
-        "medium",
-        "long",
-        "sentences",
-        "questions",
-        "lines",
-        "numbers",
-        "distinct_numbers",
-        "digit_share",
-        "math_share",
-        "latex",
-        "code_share",
-        "code_words",
-        "indented",
-        "fence",
-        "options",
-        "answer_cue",
-        "quotes",
-        "upper_share",
-        "mean_word",
-        "long_words",
-        "variety",
-        "non_ascii",
-        "cjk",
-        "ends_question",
-        "lower_start",
-        "percent_money",
-        "big_o",
-        "small_sum",
-        "colons",
-        "commas",
-    ]
+_SHAPES = (
+    "log_length",
+    "log_words",
+    "short",
+    "medium",
+    "long",
+    "sentences",
+    "questions",
+    "lines",
+    "numbers",
+    "distinct_numbers",
+    "digit_share",
+    "math_share",
+    "latex",
+    "code_share",
+    "code_words",
+    "indented",
+    "fence",
+    "options",
+    "answer_cue",
+    "quotes",
+    "upper_share",
+    "mean_word",
+    "long_words",
+    "variety",
+    "non_ascii",
+    "cjk",
+    "ends_question",
+    "lower_start",
+    "percent_money",
+    "big_o",
+    "small_sum",
+    "colons",
+    "commas",
 )
-# The meaning of a feature is fixed by its name and the lexicon: a classifier trained on other ones must not be used.
-VERSION = hashlib.sha256(repr((_SHAPES, STEMS)).encode()).hexdigest()[:16]
 NAMES: tuple[str, ...] = (
     *_SHAPES,
     *(f"first_{name}" for name in _WH),
     *(f"has_{kind}" for kind in STEMS),
     *(f"log_{kind}" for kind in STEMS),
 )
+# Places for the words: each counts in one of them, by a hash of its first letters, so that endings do not matter.
+BAG = 512
+_WORD_PREFIX = 7
+COUNT = len(NAMES) + BAG
+# The meaning of a feature is fixed by all of this: a classifier trained on other features must not be used.
+VERSION = hashlib.sha256(repr((NAMES, STEMS, BAG, _WORD_PREFIX)).encode()).hexdigest()[:16]
 
 
 def extract(text: str) -> Features:
-    """The features of an ask, in the order of NAMES: shape (len(NAMES),), finite, roughly within -1..3."""
+    """The features of an ask: those of NAMES in order, then the words. Shape (COUNT,), finite, roughly within -1..3."""
     seen, _ = window(text, FEATURE_CHARS)
     folded = _fold(seen)
     words = _WORD.findall(folded)
     ideographs = len(_CJK.findall(folded))
     counts = _LEXICON.count(words, folded if ideographs else "")
     first = _FIRST.get(words[0]) if words else None
-    return np.array(
-        [
-            *_shape(text, seen, folded, words, ideographs),
-            *(1.0 if first == name else 0.0 for name in _WH),
-            *(1.0 if count else 0.0 for count in counts),
-            *(math.log1p(count) for count in counts),
-        ]
-    )
+    named = [
+        *_shape(text, seen, folded, words, ideographs),
+        *(1.0 if first == name else 0.0 for name in _WH),
+        *(1.0 if count else 0.0 for count in counts),
+        *(math.log1p(count) for count in counts),
+    ]
+    return np.concatenate([named, _bag(set(words))])
+
+
+def _bag(words: set[str]) -> Features:
+    """The distinct words, hashed with a sign into BAG places, as a vector of norm 1 (0 without words)."""
+    stems: set[str] = set()
+    for word in words:
+        if _CJK.match(word):
+            # No spaces between words: single characters and neighbouring pairs stand for them.
+            stems.update(word, map("".join, pairwise(word)))
+        else:
+            stems.add(word[:_WORD_PREFIX])
+    bag = np.zeros(BAG)
+    for stem in stems:
+        place = zlib.crc32(stem.encode())
+        bag[place % BAG] += 1 if place >> 16 & 1 else -1
+    norm = math.sqrt(float(bag @ bag))
+    return bag / norm if norm else bag
+
+
+def legible(text: str) -> bool:
+    """Whether the ask is written in letters that the training data and the default embedder know: Latin, Han, kana.
+
+    Other scripts all look alike to such an embedder, so its vector says nothing about them.
+    """
+    folded = _fold(window(text, FEATURE_CHARS)[0])
+    letters = sum(map(len, _WORD.findall(folded)))
+    return letters > 0 and len(_OTHER_SCRIPT.findall(folded)) < _OTHER_SHARE * letters
 
 
 def length(text: str) -> float:

@@ -1,6 +1,8 @@
 """Both cache layers through the gateway: controls, one embedding per request, purging, and what is never stored."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -8,8 +10,9 @@ import pytest_asyncio
 
 from bench.engine import Script, ScriptedEngine
 from core.config import validate
+from gateway.explain import decide_offline
 from gateway.server import listen, serving
-from tests.integration.stack import FRONTIER, SMALL, Stack, chat, gateway, tiers
+from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, chat, gateway, tiers
 
 CHAT = "/v1/chat/completions"
 KEYS = {
@@ -182,3 +185,20 @@ async def test_a_gateway_without_its_embedder_serves_and_says_so(engine: Scripte
             ready = (await client.get("/ready")).json()
             assert ready["embedder"] == "failed"
             assert any("no such model" in part for part in ready["degraded"])
+
+
+async def test_without_a_gateway_explain_decides_with_an_empty_cache() -> None:
+    async with ScriptedEngine(SMALL) as engine:
+        config = validate({**tiers(engine, api_key="${NOT_SET_ANYWHERE}"), "cache": {"semantic": {"threshold": 0.9}}})
+        body: dict[str, Any] = chat("what would happen")
+        answer: Any = await asyncio.to_thread(decide_offline, config, body, lambda _: WordEncoder())
+        assert answer["cache"]["exact"] == "miss"
+        assert answer["cache"]["semantic"]["verdict"] == "miss"
+        assert (answer["router"]["tier"], answer["router"]["reason"]) == ("small", "override")
+        assert not engine.requests
+        assert not engine.probes
+
+
+async def test_a_request_without_cache_is_explained_as_one(stack: Stack) -> None:
+    answer = (await stack.client.post("/v1/explain", json=chat("x"), headers={"x-forebay-cache": "off"})).json()
+    assert (answer["cache"]["exact"], answer["cache"]["semantic"]["verdict"]) == ("bypass", "bypass")

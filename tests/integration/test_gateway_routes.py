@@ -1,19 +1,12 @@
 """Keys on every route, what passes through, health, metrics, and the process itself."""
 
 import asyncio
-import os
-import re
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import pytest_asyncio
-import yaml
 
 from bench.engine import Script, ScriptedEngine
 from tests.integration.stack import FRONTIER, SMALL, RawClient, Stack, chat, gateway, tiers, until
@@ -116,6 +109,31 @@ async def test_a_pass_through_client_that_leaves_ends_the_engines_work(stack: St
     await stack.idle()
 
 
+async def test_a_fault_of_ours_is_a_500_in_the_envelope_and_nothing_is_held(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(stack.process.services.tiers["small"].replicas, "open", broken)
+    answer = await stack.client.post(CHAT, json=chat("x"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret detail" not in answer.text
+    await stack.idle()
+
+
+async def test_paths_that_leave_v1_or_change_the_engine_do_not_pass(stack: Stack, engine: ScriptedEngine) -> None:
+    for path in (
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter/",
+        "/v1/%2e%2e/metrics",
+        "/v1/x/%2e%2e/%2e%2e/sleep",
+    ):
+        answer = await stack.client.post(path, json={"model": "small"})
+        assert answer.status_code == 404
+    assert not engine.requests
+
+
 async def test_with_two_tiers_a_foreign_route_needs_a_name(engine: ScriptedEngine) -> None:
     async with ScriptedEngine(FRONTIER) as big, gateway(tiers(engine, frontier=big)) as stack:
         for body, status in (
@@ -186,84 +204,3 @@ async def test_a_stop_waits_no_longer_than_the_drain_limit(engine: ScriptedEngin
         await engine.until(lambda: engine.requests[-1].state == "aborted")
         await client.leave()
         await stack.idle()
-
-
-@pytest.fixture
-def configured(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "forebay.yaml"
-    document = {
-        "gateway": {"port": 0},
-        "cache": {"semantic": {"enabled": False}},
-        "tiers": {"small": {"model": SMALL, "urls": ["http://127.0.0.1:9"]}},
-    }
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-def started(config: Path, **environment: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "forebay", "serve", "--config", str(config)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-
-
-def test_serve_says_where_it_listens_answers_and_stops_on_sigterm(configured: Path) -> None:
-    with started(configured) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.fullmatch(
-            r"forebay: gateway at (http://127\.0\.0\.1:\d+), tiers: small small-model at .*, no client keys: .*\n", line
-        )
-        assert found, line
-        assert httpx.get(f"{found[1]}/health").json() == {"status": "ok"}
-        assert httpx.get(f"{found[1]}/ready").status_code == 503
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.01)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
-
-
-def test_serve_with_a_taken_port_is_one_line_and_exit_code_1(configured: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "forebay", "serve", "--config", str(configured)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "FOREBAY__GATEWAY__PORT": str(port)},
-        )
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        f"forebay: cannot listen on 127.0.0.1:{port} (gateway.port): Address already in use"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("override", "path"),
-    [
-        ({"FOREBAY__GATEWAY__PROT": "1"}, "gateway.prot"),
-        ({"FOREBAY__TIERS__SMALL__URLS": "[]"}, "tiers.small.urls"),
-        ({"FOREBAY__TIERS__SMALL__API_KEY": "${NOT_SET_ANYWHERE}"}, "tiers.small.api_key"),
-        ({"FOREBAY__AUTH__KEYS": "[{name: a, tenant: a, env: NOT_SET_ANYWHERE}]"}, "auth.keys[0].env"),
-        ({"FOREBAY__ROUTER__CLASSIFIER": "/nothing/here.json"}, "router.classifier"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_serve_with_a_wrong_configuration_names_the_key_and_is_exit_code_2(
-    configured: Path, override: dict[str, str], path: str
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "forebay", "serve", "--config", str(configured)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **override},
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"forebay: {path}")
-    assert "Traceback" not in done.stderr

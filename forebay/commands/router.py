@@ -1,0 +1,243 @@
+"""`forebay router`: measure, train and calibrate the complexity classifier."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.embedder import SentenceTransformerEncoder
+from core.errors import ConfigError, Problem
+from router.artefact import write
+from router.calibrate import calibrate
+from router.classifier import Classifier, Score
+from router.evaluate import Measured, document, measure
+from router.features import length
+from router.labels import Labelled, prompt_of, read_labels, read_rows
+from router.seed import read_seed
+from router.train import Source, Trained, train
+from router.vectors import Vectors, embed
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `router` and its own subcommands."""
+    parser = subparsers.add_parser("router", help="measure, train and calibrate the complexity classifier")
+    commands = parser.add_subparsers(dest="router_command", required=True, metavar="COMMAND")
+    _add_evaluate(commands)
+    _add_train(commands)
+    _add_calibrate(commands)
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--vectors", type=Path, metavar="F.npz", help="keep embeddings in this file between runs")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--weak", metavar="NAME", help="small model, where rows hold scores per model")
+    parser.add_argument("--strong", metavar="NAME", help="frontier model, where rows hold scores per model")
+
+
+def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "quality against cost of a classifier on labelled asks, beside random and prompt length",
+        "forebay router evaluate --data labels.jsonl.gz --json",
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="F", help="JSON lines: prompt, weak, strong")
+    parser.add_argument("--classifier", type=Path, metavar="F", help="a trained file; the shipped one without it")
+    _add_models(parser)
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "train",
+        _train,
+        "learn a classifier from labelled asks and write it, if it beats a random router of the same cost",
+        "forebay router train --data labels.jsonl.gz --out classifier.json",
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, action="append", metavar="F", help="labelled asks; may be given again"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="M", help="the classifier file to write")
+    parser.add_argument(
+        "--leave-out", metavar="FIELD", help="measure each group of rows by a classifier that never saw the group"
+    )
+    _add_models(parser)
+
+
+def _add_calibrate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "calibrate",
+        _calibrate,
+        "the threshold at which a wanted share of a traffic sample goes to the frontier tier",
+        "forebay router calibrate --data prompts.jsonl --frontier-share 0.3",
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="F", help="JSON lines with prompt or messages")
+    parser.add_argument("--frontier-share", type=_share, required=True, metavar="S", help="wanted share, 0 to 1")
+    parser.add_argument("--classifier", type=Path, metavar="F", help="a trained file; the shipped one without it")
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("a share lies between 0 and 1")
+    return value
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    classifier = Classifier.load(args.classifier)
+    rows = read_labels(args.data, weak=args.weak, strong=args.strong)
+    texts = [row.prompt for row in rows]
+    scores = _scores(classifier, texts, _vectors(texts, args.vectors, classifier.embedder))
+    complexities = np.array([score.complexity for score in scores])
+    found = measure(rows, complexities, np.array([length(text) for text in texts]))
+    if args.json:
+        unfamiliar = sum(not score.familiar for score in scores) / len(scores)
+        _print_json({**document(found), "unfamiliar": round(unfamiliar, 4)})
+    else:
+        print(_table({str(args.data): found}))
+    return 0
+
+
+def _train(args: argparse.Namespace) -> int:
+    if not args.out.parent.is_dir():
+        raise ConfigError([Problem("out", f"{args.out.parent} is not a folder")])
+    files = [_labels(path, args) for path in args.data]
+    asks = read_seed()
+    texts = [*(row.prompt for rows in files for row in rows), *(ask.prompt for ask in asks)]
+    encoder = SentenceTransformerEncoder()
+    vectors = embed(texts, encoder, args.vectors, _progress)
+    ends = np.cumsum([len(rows) for rows in files])
+    parts = np.split(vectors, ends)
+    names = _names(args.data)
+    trained = train(
+        [Source(name, rows, part) for name, rows, part in zip(names, files, parts, strict=False)],
+        (asks, parts[-1]),
+        embedder=encoder.name,
+        by_group=args.leave_out is not None,
+        note=_note,
+    )
+    if not trained.refusals:
+        write(trained.artefact, args.out)
+    _report(trained, args)
+    for reason in trained.refusals:
+        _note(f"refused: {reason}")
+    return 1 if trained.refusals else 0
+
+
+def _labels(path: Path, args: argparse.Namespace) -> list[Labelled]:
+    # A file with qualities of two models needs no names; the names are for files with many.
+    return read_labels(path, weak=args.weak, strong=args.strong, group_field=args.leave_out)
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    names: list[str] = []
+    for path in paths:
+        name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def _report(trained: Trained, args: argparse.Namespace) -> None:
+    written = None if trained.refusals else str(args.out)
+    if not args.json:
+        print(_table(trained.measured))
+        print(f"easy and hard seed asks on their side of 0.5: {trained.chat_accuracy:.1%}")
+        print(f"written to {written}" if written else "nothing written")
+        return
+    result: dict[str, Any] = {
+        "written": written,
+        "refused": list(trained.refusals),
+        "chat_accuracy": round(trained.chat_accuracy, 4),
+        "data": {name: document(found) for name, found in trained.measured.items()},
+    }
+    if len(trained.measured) == 1:
+        result |= next(iter(result["data"].values()))
+    _print_json(result)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    classifier = Classifier.load(args.classifier)
+    texts = [prompt_of(row, f"{args.data}:{number}") for number, row in read_rows(args.data)]
+    if not texts:
+        raise ConfigError([Problem("data", f"{args.data} holds no rows")])
+    scores = _scores(classifier, texts, _vectors(texts, args.vectors, classifier.embedder))
+    found = calibrate(np.array([score.complexity for score in scores]), args.frontier_share)
+    unfamiliar = sum(not score.familiar for score in scores) / len(scores)
+    result = {
+        "threshold": round(found.threshold, 6),
+        "wanted_share": found.wanted,
+        "frontier_share": round(found.achieved, 4),
+        "rows": len(texts),
+        "unfamiliar": round(unfamiliar, 4),
+    }
+    if args.json:
+        _print_json(result)
+    else:
+        print(f"router.threshold: {result['threshold']}")
+        print(f"sends {found.achieved:.1%} of the {len(texts)} asks to the frontier tier ({found.wanted:.1%} wanted)")
+        print(f"{unfamiliar:.1%} of them are unlike the training data")
+    return 0
+
+
+def _scores(classifier: Classifier, texts: Sequence[str], vectors: Vectors) -> list[Score]:
+    return [classifier.score(text, vector) for text, vector in zip(texts, vectors, strict=True)]
+
+
+def _vectors(texts: Sequence[str], kept: Path | None, embedder: str) -> Vectors:
+    encoder = SentenceTransformerEncoder(embedder)
+    return embed(texts, encoder, kept, _progress)
+
+
+def _table(measured: dict[str, Measured]) -> str:
+    lines = [f"{'data':<44} {'rows':>5} {'APGR':>5} {'95 %':>12} {'random':>6} {'length':>6} {'CPT50':>5} {'CPT80':>5}"]
+    for name, found in measured.items():
+        low, high = found.apgr_ci or (None, None)
+        lines.append(
+            f"{name[-44:]:<44} {found.rows:>5} {_figure(found.apgr):>5} {_figure(low):>5}..{_figure(high):>5}"
+            f" {_figure(found.apgr_random):>6} {_figure(found.apgr_length):>6}"
+            f" {_figure(found.cpt50):>5} {_figure(found.cpt80):>5}"
+        )
+    return "\n".join(lines)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rembedding {done}/{total}", end=end, file=sys.stderr, flush=True)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_json(result: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()

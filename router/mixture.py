@@ -1,0 +1,50 @@
+"""The shape of the classifier: one linear expert per kind of traffic, weighed by how much an ask looks like that kind.
+
+What makes an ask hard differs between kinds (length says much in a word problem, nothing in small talk), so each kind
+of training data has its own weights, and a gate tells the kinds apart.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+# A unit vector's components are small; this puts them on a par with the features under one ridge penalty.
+_VECTOR_SCALE = np.float32(3.0)
+# Keeps one extreme count from deciding alone.
+_CUT = 1.2
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """`kinds`: names, k of them. `gate` and `experts`: shape (k, inputs); their biases: shape (k,)."""
+
+    kinds: tuple[str, ...]
+    gate: Array
+    gate_bias: Array
+    experts: Array
+    expert_bias: Array
+
+    def shares(self, inputs: Array) -> Array:
+        """How much each ask looks like each kind: shape (n, k) for inputs of shape (n, inputs), each row sums to 1."""
+        logits = inputs @ self.gate.T + self.gate_bias
+        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares: Array = raised / raised.sum(axis=1, keepdims=True)
+        return shares
+
+    def logits(self, inputs: Array) -> Array:
+        """The log odds of complexity: shape (n,) for inputs of shape (n, inputs)."""
+        said: Array = (self.shares(inputs) * (inputs @ self.experts.T + self.expert_bias)).sum(axis=1)
+        return said
+
+
+def scaled(features: NDArray[np.float64], mean: Array, scale: Array) -> Array:
+    """Features as a mixture reads them, shape (n, features); what lies far outside the training data is cut off."""
+    return np.clip((features - mean) / scale, -_CUT, _CUT).astype(np.float32)
+
+
+def joined(vectors: Array, features: Array) -> Array:
+    """Vectors, shape (n, dim), and scaled features as the inputs of a mixture, shape (n, dim + features)."""
+    return np.concatenate([vectors * _VECTOR_SCALE, features], axis=1)
