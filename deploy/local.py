@@ -14,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, cast
@@ -30,7 +30,7 @@ from deploy.processes import adopt_orphans, descendants, end, is_alive, reap, re
 from deploy.tiers import CPUS_PER_REPLICA
 
 _LOOPBACK = "127.0.0.1"
-_POLL = 0.5
+_POLL = 1.0
 _FIRST_ANSWER = 120.0
 _OBJECT_STORE = 100 * 1024**2
 # Longer than clients keep a connection for reuse: the proxy must not be the one that closes it.
@@ -200,26 +200,30 @@ class LocalCluster:
             check()
             if fault := self.fault():
                 raise ClusterError(fault, self._logs())
-            for name in sorted(waiting):
-                if self._is_ready(name):
-                    waiting.remove(name)
-                    progress(name, "warming")
-                    _first_answer(f"{self.urls[name]}/v1/chat/completions", self._tiers[name].model)
-                    progress(name, "ready")
+            for name in self._up(waiting):
+                waiting.remove(name)
+                progress(name, "warming")
+                _first_answer(f"{self.urls[name]}/v1/chat/completions", self._tiers[name].model)
+                progress(name, "ready")
             time.sleep(_POLL)
 
-    def _is_ready(self, name: TierName) -> bool:
+    def _up(self, names: Iterable[TierName]) -> list[TierName]:
+        """Which of the tiers are up. Raises ClusterError where one has failed."""
         from ray import serve  # noqa: PLC0415  # as above
 
-        status = serve.status().applications.get(name)
-        if status is None:
-            return False
-        messages = [status.message, *(deployment.message for deployment in status.deployments.values())]
-        trouble = next((message for message in messages if "fail" in message.lower()), None)
-        if trouble is not None or status.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
-            log = self._logs()
-            raise ClusterError(f"tier {name} did not start: {reason(log, trouble or status.message)}", log)
-        return bool(status.status.value == "RUNNING")
+        applications = serve.status().applications
+        found = []
+        for name in sorted(names):
+            if (status := applications.get(name)) is None:
+                continue
+            messages = [status.message, *(deployment.message for deployment in status.deployments.values())]
+            trouble = next((message for message in messages if "fail" in message.lower()), None)
+            if trouble is not None or status.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
+                log = self._logs()
+                raise ClusterError(f"tier {name} did not start: {reason(log, trouble or status.message)}", log)
+            if status.status.value == "RUNNING":
+                found.append(name)
+        return found
 
     def _logs(self) -> str:
         """What engines and replicas wrote, for a file: Ray's directory is gone with the cluster."""

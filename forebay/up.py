@@ -27,7 +27,7 @@ from forebay.steps import Display
 
 _POLL = 0.5
 # How often the list of processes is written down for a `down` after this one was killed.
-_RECORD = 5.0
+_RECORD = 10.0
 # A gateway that dies again within this time is not started again.
 _STABLE = 60.0
 
