@@ -30,8 +30,8 @@ lint: $(VENV)/dev.stamp  ## format, lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: $(VENV)/dev.stamp  ## tests without engines
-	$(BIN)/python -m pytest -q -m "not e2e"
+test-fast: $(VENV)/dev.stamp  ## tests without engines and models
+	$(BIN)/python -m pytest -q -m "not e2e and not embedder"
 
 test: lint  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q -m "not e2e"
