@@ -6,6 +6,7 @@ in Ray's worker processes; this process stays small.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -142,6 +143,8 @@ class LocalCluster:
         import ray  # noqa: PLC0415
         from ray import serve  # noqa: PLC0415
 
+        # It would write across the progress of whoever waits.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         replicas = sum(tier.replicas.max for tier in self._tiers.values())
         # Ray puts a handler of its own here, which would end this process without its clean-up.
         handler = signal.getsignal(signal.SIGTERM)
