@@ -140,27 +140,19 @@ class LocalCluster:
 
     def _start(self) -> None:
         # Heavy, and reads its environment when imported.
-        import ray  # noqa: PLC0415
         from ray import serve  # noqa: PLC0415
 
         # It would write across the progress of whoever waits.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        replicas = sum(tier.replicas.max for tier in self._tiers.values())
         # Ray puts a handler of its own here, which would end this process without its clean-up.
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address="local",
-                # Logical: engines share the real ones.
-                num_cpus=max(4, 2 + CPUS_PER_REPLICA * replicas),
-                object_store_memory=_OBJECT_STORE,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                _temp_dir=str(self._directory),
-                _node_ip_address=_LOOPBACK,
-                _metrics_export_port=self._metrics_port,
-            )
+            try:
+                self._init()
+            except Exception:  # noqa: BLE001  # a boundary, as below
+                # Ray gives its daemons 30 s, which a busy machine may need to read them from disk: once more.
+                self._stop()
+                self._init()
             http = {"host": _LOOPBACK, "port": self._http_port, "keep_alive_timeout_s": _KEEP_ALIVE}
             serve.start(proxy_location="HeadOnly", http_options=http)
         except Exception as error:  # a boundary: whatever Ray raises, it did not start
@@ -168,6 +160,23 @@ class LocalCluster:
         finally:
             signal.signal(signal.SIGTERM, handler)
         self._daemons = [child for child in self.processes() if child.name() in ("raylet", "gcs_server")]
+
+    def _init(self) -> None:
+        import ray  # noqa: PLC0415  # as above
+
+        replicas = sum(tier.replicas.max for tier in self._tiers.values())
+        ray.init(
+            address="local",
+            # Logical: engines share the real ones.
+            num_cpus=max(4, 2 + CPUS_PER_REPLICA * replicas),
+            object_store_memory=_OBJECT_STORE,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(self._directory),
+            _node_ip_address=_LOOPBACK,
+            _metrics_export_port=self._metrics_port,
+        )
 
     def _stop(self) -> None:
         import ray  # noqa: PLC0415  # as above
