@@ -108,7 +108,6 @@ class LocalCluster:
 
     def fault(self) -> str | None:
         """Why the cluster cannot go on, or None. Engines that die are Serve's to restart."""
-        reap()
         gone = [daemon for daemon in self._daemons if not is_alive(daemon)]
         return "Ray has stopped" if gone else None
 

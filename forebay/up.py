@@ -19,13 +19,13 @@ from core.errors import ForebayError
 from deploy.instance import Instance, RunningTier, Started, State, Step, StepStatus
 from deploy.local import ClusterError, LocalCluster, TierState, short_directory
 from deploy.plan import Plan, gateway_url
-from deploy.processes import shared_memory
+from deploy.processes import reap, shared_memory
 from deploy.tiers import is_packaged
 from deploy.weights import ensure
 from forebay.gateway_process import GatewayError, GatewayProcess
 from forebay.steps import Display
 
-_POLL = 0.5
+_POLL = 1.0
 # How often the list of processes is written down for a `down` after this one was killed.
 _RECORD = 10.0
 # A gateway that dies again within this time is not started again.
@@ -188,6 +188,7 @@ class Supervisor:
     def _record(self) -> None:
         """Write down what would have to be cleaned up if this process were killed."""
         self._recorded = time.monotonic()
+        reap()
         processes = psutil.Process().children(recursive=True)
         started = []
         for process in processes:
