@@ -21,7 +21,7 @@ from gateway.probes import Probes
 from gateway.settle import Settlement
 from gateway.targets import Targets
 from gateway.tier import TierGate
-from gateway.upstream.aiohttp_client import AiohttpUpstream
+from gateway.upstream.client import UpstreamClient
 from gateway.upstream.replicas import Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
@@ -99,7 +99,7 @@ async def opened(
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(AiohttpUpstream())
+        upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         cache = await stack.enter_async_context(response_cache(config, clock))
         _watch(metrics, tiers)
@@ -138,7 +138,7 @@ def response_cache(config: Config, clock: Clock) -> ResponseCache:
     return ResponseCache(config.cache, clock=clock, verifier=verifier)
 
 
-def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
+def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
     authorization = None
     if tier.api_key is not None:
         try:
