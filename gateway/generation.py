@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from pydantic import JsonValue
@@ -18,6 +18,8 @@ from gateway.admission import Ticket
 from gateway.deadline import deadline_of
 from gateway.envelope import EngineFault, is_error, status_of
 from gateway.exchange import Exchange
+from gateway.fallback import REASON as FALLBACK
+from gateway.fallback import stand_in
 from gateway.headers import answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.metering import StreamMeter, usage_of
@@ -76,8 +78,25 @@ class Generation:
         self._services, self._stored = services, stored
 
     async def run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        """Wait for a place, call the tier and send its answer on."""
+        """Wait for a place, call the tier and send its answer on; the other tier's where this one has no replica."""
+        try:
+            await self._run(work, exchange, account, block)
+        except RequestError as error:
+            other = None
+            if not exchange.started:
+                other = stand_in(self._services.tiers, work.gate, work.model, work.request, error)
+            if other is None:
+                raise
+            account.tier, account.route_reason = other.name, FALLBACK
+            self._services.metrics.decisions(other.name, FALLBACK).inc()
+            # Kept would be the answer of another model than the one that was asked.
+            controls = replace(work.controls, write=False)
+            moved = replace(work, gate=other, model=other.settings.model, chosen=False, controls=controls)
+            await self._run(moved, exchange, account, block)
+
+    async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         metrics, gate = self._services.metrics, work.gate
+        gate.replicas.check()
         identity = account.identity
         ticket = Ticket(
             tenant=account.tenant,
@@ -110,6 +129,8 @@ class Generation:
                 patience.end()
                 await opened.reply.finish(TAIL)
         except (RequestError, asyncio.CancelledError) as error:
+            if opened is not None:
+                opened.failed(block.cause or error)
             self._broke(work, block.cause or error, begun=opened is not None)
             raise
         finally:
@@ -135,10 +156,9 @@ class Generation:
 
         ping = self._services.config.gateway.sse_ping
         if ping is None or not request.stream:
-            return await gate.replicas.open(call, begin)
-        return await self._open_with_pings(
-            asyncio.ensure_future(gate.replicas.open(call, begin)), ping, exchange, account
-        )
+            return await gate.replicas.open(call, begin, patience.cause)
+        opening = asyncio.ensure_future(gate.replicas.open(call, begin, patience.cause))
+        return await self._open_with_pings(opening, ping, exchange, account)
 
     async def _open_with_pings(
         self, opening: "asyncio.Future[Opened[Begun]]", ping: float, exchange: Exchange, account: Account

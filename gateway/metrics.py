@@ -91,6 +91,7 @@ TABLE = (
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_upstream_errors_total", "counter", "Failed calls to a tier's server", ("tier", "kind")),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
+    Spec("forebay_breaker_state", "gauge", "Breaker of a server: 0 closed, 1 half open, 2 open", ("tier", "url")),
 )
 
 
@@ -157,6 +158,10 @@ class Family(Generic[Child]):
         found = self.children.get(values)
         return self._new(values) if found is None else found
 
+    def drop(self, *values: str) -> None:
+        """Forget the child with these label values: what it measured is no more."""
+        self.children.pop(values, None)
+
     def _new(self, values: tuple[str, ...]) -> Child:
         if self._bounded is not None:
             value = values[self._bounded]
@@ -219,6 +224,7 @@ class Metrics:
         self.tenant_shed = counter("tenant_shed_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
+        self.breaker_state = gauge("breaker_state")
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

@@ -21,8 +21,10 @@ from gateway.probes import Probes
 from gateway.settle import Settlement
 from gateway.targets import Targets
 from gateway.tier import TierGate
+from gateway.upstream.breaker import LEVELS
 from gateway.upstream.client import UpstreamClient
-from gateway.upstream.replicas import Replicas
+from gateway.upstream.names import Names, Resolver, SystemResolver
+from gateway.upstream.replicas import Replica, Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
 
@@ -71,6 +73,7 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    names: Names
     load: Load = field(default_factory=Load)
 
     @property
@@ -92,6 +95,7 @@ async def opened(
     clock: Clock | None = None,
     write: Write | None = None,
     make_encoder: EncoderFactory = sentence_transformer,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
     clock = clock or SystemClock()
@@ -106,6 +110,9 @@ async def opened(
         wanted = config.cache.semantic.enabled or len(tiers) > 1
         slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
         await stack.enter_async_context(slot)
+        urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
+        names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
+        await stack.enter_async_context(names)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -119,6 +126,7 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            names=names,
         )
 
 
@@ -146,8 +154,9 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
         except ConfigError as error:
             raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
     replicas = Replicas(
-        name, tier.urls, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
+        name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
+    replicas.listeners.append(partial(_watch_breaker, metrics, name))
     return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
 
 
@@ -164,6 +173,17 @@ def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
     for name, gate in tiers.items():
         metrics.queue_depth(name).read = partial(_waiting, gate)
         metrics.inflight(name).read = partial(_inflight, gate)
+
+
+def _watch_breaker(metrics: Metrics, tier: TierName, replica: Replica, joins: bool) -> None:
+    if joins:
+        metrics.breaker_state(tier, replica.url).read = partial(_breaker, replica)
+    else:
+        metrics.breaker_state.drop(tier, replica.url)
+
+
+def _breaker(replica: Replica) -> float:
+    return LEVELS[replica.breaker.state]
 
 
 def _waiting(gate: TierGate) -> float:

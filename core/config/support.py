@@ -33,7 +33,6 @@ def unsupported(config: Config) -> list[Problem]:
         checks += [
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
-            (f"tiers.{name}.fallback", tier.fallback is not None, "null"),
         ]
     return [
         Problem(path, f"not supported by this version; the only legal value is {legal}")

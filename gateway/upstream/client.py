@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.upstream.aiohttp_client import AiohttpUpstream
-from gateway.upstream.base import Call, Reply
+from gateway.upstream.base import Call, Reply, Server
 from gateway.upstream.http1 import Http1Upstream
 
 
@@ -26,9 +26,9 @@ class UpstreamClient:
     ) -> None:
         await self._stack.aclose()
 
-    async def send(self, url: str, call: Call) -> Reply:
+    async def send(self, server: Server, call: Call) -> Reply:
         """One call; waits for the reply's head."""
         # The answer to a HEAD has the length of a body that does not come, which the parser cannot be told.
-        if url.startswith("http://") and call.method != "HEAD":
-            return await self._plain.send(url, call)
-        return await self._any.send(url, call)
+        if server.url.startswith("http://") and call.method != "HEAD":
+            return await self._plain.send(server, call)
+        return await self._any.send(server, call)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from gateway.upstream.base import Call, ConnectFailed, ConnectTimeout
+from gateway.upstream.base import Call, ConnectFailed, ConnectTimeout, Server
 from gateway.upstream.connection import Connection, Http1Reply
 
 # vLLM's server closes idle connections after 5 s: ours go first.
@@ -44,15 +44,15 @@ class Http1Upstream:
         # The loop closes their sockets in its next turn.
         await asyncio.sleep(0)
 
-    async def send(self, url: str, call: Call) -> Http1Reply:
+    async def send(self, server: Server, call: Call) -> Http1Reply:
         """One call; waits for the reply's head."""
         if not self._open:
             raise ConnectFailed("the upstream client is closed")
-        server, host, base = self._place(url)
-        head = request_head(call, f"{base}{call.path}", host)
-        connection = self._kept(server)
+        address, host, base = self._place(server.url)
+        head = request_head(call, f"{base}{call.path}", server.host or host)
+        connection = self._kept(address)
         if connection is None:
-            connection = await self._connect(server, call.connect)
+            connection = await self._connect(address, call.connect)
         reply = connection.ask(head, call.body)
         try:
             await reply.head()
@@ -68,15 +68,15 @@ class Http1Upstream:
             parts = urlsplit(url)
             if parts.scheme != "http" or parts.hostname is None:
                 raise ValueError(f"not a plain-http address: {url!r}")
-            server = (parts.hostname, parts.port or 80)
+            address = (parts.hostname, parts.port or 80)
             if len(self._places) > MAX_PLACES:
                 self._places.clear()
-            found = self._places[url] = (server, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"))
+            found = self._places[url] = (address, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"))
         return found
 
-    def _kept(self, server: tuple[str, int]) -> Connection | None:
+    def _kept(self, address: tuple[str, int]) -> Connection | None:
         """The connection that was idle for the shortest time, where one is fresh enough."""
-        idle = self._idle.get(server)
+        idle = self._idle.get(address)
         if not idle:
             return None
         connection = idle.pop()
@@ -85,24 +85,24 @@ class Http1Upstream:
             return None
         return connection
 
-    async def _connect(self, server: tuple[str, int], limit: float) -> Connection:
+    async def _connect(self, address: tuple[str, int], limit: float) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(lambda: Connection(loop, self._ended), *server)
+                _, connection = await loop.create_connection(lambda: Connection(loop, self._ended), *address)
         except TimeoutError as error:
             raise ConnectTimeout(f"no connection within {limit:g} s") from error
         except OSError as error:
             raise ConnectFailed(f"cannot connect: {type(error).__name__}: {error}") from error
-        self._servers[connection] = server
+        self._servers[connection] = address
         return connection
 
     def _ended(self, connection: Connection, reusable: bool) -> None:
         """An answer was read, or an idle connection was closed by its server."""
-        server = self._servers.get(connection)
-        if server is None:
+        address = self._servers.get(connection)
+        if address is None:
             return
-        idle = self._idle.setdefault(server, [])
+        idle = self._idle.setdefault(address, [])
         if reusable and self._open:
             loop = asyncio.get_running_loop()
             connection.idle_since = loop.time()
@@ -115,7 +115,7 @@ class Http1Upstream:
         if connection in idle:
             idle.remove(connection)
         if not idle:
-            del self._idle[server]
+            del self._idle[address]
 
     def _sweep(self) -> None:
         """Close what has been idle for too long."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.upstream.aiohttp_client import AiohttpUpstream
-from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Upstream
+from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Server, Upstream
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.http1 import Http1Upstream
 
@@ -47,7 +47,7 @@ class Visit:
 
 
 @dataclass
-class Server:
+class Scripted:
     """Answers by a script and keeps what it saw."""
 
     url: str = ""
@@ -57,8 +57,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[Server]:
-    server = Server()
+async def serving(script: Script) -> AsyncIterator[Scripted]:
+    server = Scripted()
     tasks: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,7 +104,7 @@ async def everything(reply: Reply) -> bytes:
 
 async def ask(upstream: Upstream, url: str, what: Call | None = None) -> tuple[int, bytes]:
     """Status and body of one call that is read to its end."""
-    reply = await upstream.send(url, what or call())
+    reply = await upstream.send(Server(url), what or call())
     try:
         return reply.status, await everything(reply)
     finally:
@@ -152,7 +152,7 @@ async def test_head_and_body_come_whatever_the_packets(client: Clients) -> None:
     head = b"HTTP/1.1 418 Teapot\r\nX-Name: Value\r\nx-twice: 1\r\nx-twice: 2\r\ncontent-length: 4\r\n\r\n"
     whole = head + b"abcd"
     async with serving(answering(*(whole[i : i + 1] for i in range(len(whole))))) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         assert reply.status == 418
         assert [pair for pair in reply.headers if pair[0].lower().startswith(b"x-")] == [
             (b"X-Name", b"Value"),
@@ -173,7 +173,7 @@ async def test_chunked_pieces_come_when_they_arrive(client: Clients) -> None:
 
     seen = asyncio.Event()
     async with serving(script) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         assert await reply.read() == b"data:"
         seen.set()
         assert await everything(reply) == b" x"
@@ -193,7 +193,7 @@ async def test_a_read_connection_is_used_again(client: Clients) -> None:
 async def test_finish_makes_the_connection_usable(client: Clients) -> None:
     async with serving(answering(STREAM, b"1\r\nx\r\n0\r\n\r\n")) as server, client() as upstream:
         for _ in range(2):
-            reply = await upstream.send(server.url, call())
+            reply = await upstream.send(Server(server.url), call())
             assert await reply.read() == b"x"
             await reply.finish(5.0)
             reply.close()
@@ -207,7 +207,7 @@ async def test_an_unread_answer_drops_its_connection(client: Clients) -> None:
         await visit.left()
 
     async with serving(script) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         reply.close()
         reply.close()
         async with asyncio.timeout(5):
@@ -222,7 +222,7 @@ async def test_cancelling_a_call_drops_its_connection(client: Clients) -> None:
 
     arrived = asyncio.Event()
     async with serving(script) as server, client() as upstream:
-        task = asyncio.create_task(upstream.send(server.url, call()))
+        task = asyncio.create_task(upstream.send(Server(server.url), call()))
         await arrived.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -240,7 +240,7 @@ async def test_cancelling_a_read_loses_nothing(client: Clients) -> None:
 
     go = asyncio.Event()
     async with serving(script) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await reply.read()
@@ -261,7 +261,7 @@ async def test_cancelling_a_read_loses_nothing(client: Clients) -> None:
 )
 async def test_a_body_that_is_cut_is_broken(client: Clients, sent: bytes) -> None:
     async with serving(closing(sent)) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         with pytest.raises(Broken):
             await everything(reply)
         reply.close()
@@ -272,7 +272,7 @@ async def test_a_body_that_is_cut_is_broken(client: Clients, sent: bytes) -> Non
 async def test_no_head_is_broken(client: Clients, sent: bytes) -> None:
     async with serving(closing(sent)) as server, client() as upstream:
         with pytest.raises(Broken):
-            await upstream.send(server.url, call())
+            await upstream.send(Server(server.url), call())
 
 
 @each
@@ -297,7 +297,7 @@ async def test_connection_close_is_honoured(client: Clients) -> None:
 async def test_interim_answers_are_passed_over(client: Clients) -> None:
     sent = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", OK
     async with serving(answering(*sent)) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         assert reply.status == 200
         assert b"link" not in [name.lower() for name, _ in reply.headers]
         assert await everything(reply) == b"{}"
@@ -355,7 +355,7 @@ async def test_what_is_not_read_stays_with_the_server(client: Clients) -> None:
 
     taken: list[int] = []
     async with serving(script) as server, client() as upstream:
-        reply = await upstream.send(server.url, call())
+        reply = await upstream.send(Server(server.url), call())
         await reply.read()
         before = -1
         while len(taken) != before:
@@ -372,14 +372,14 @@ async def test_nobody_listening_is_connect_failed(client: Clients) -> None:
         url = server.url
     async with client() as upstream:
         with pytest.raises(ConnectFailed):
-            await upstream.send(url, call())
+            await upstream.send(Server(url), call())
 
 
 @each
 async def test_a_name_that_does_not_exist_is_connect_failed(client: Clients) -> None:
     async with client() as upstream:
         with pytest.raises(ConnectFailed):
-            await upstream.send("http://nowhere.invalid", call())
+            await upstream.send(Server("http://nowhere.invalid"), call())
 
 
 @each
@@ -396,7 +396,7 @@ async def test_a_connection_that_does_not_come_is_connect_timeout(client: Client
         try:
             async with client() as upstream:
                 with pytest.raises(ConnectTimeout):
-                    await upstream.send(f"http://127.0.0.1:{address[1]}", Call("POST", "/v1/x", {}, b"{}", 0.2))
+                    await upstream.send(Server(f"http://127.0.0.1:{address[1]}"), Call("POST", "/v1/x", {}, b"{}", 0.2))
         finally:
             for filler in fillers:
                 filler.close()
@@ -408,7 +408,7 @@ async def test_a_closed_client_calls_nobody(client: Clients) -> None:
     async with upstream:
         pass
     with pytest.raises(ConnectFailed):
-        await upstream.send("http://127.0.0.1:9", call())
+        await upstream.send(Server("http://127.0.0.1:9"), call())
 
 
 @each
@@ -440,7 +440,7 @@ async def test_line_breaks_in_headers_are_refused(client: Clients) -> None:
     async with serving(answering(OK)) as server, client() as upstream:
         for what in (call(**{"x-request-id": "a\r\nx-evil: 1"}), call(path="/v1/x HTTP/1.1\r\nx-evil: 1")):
             with pytest.raises(ValueError, match="line break"):
-                await upstream.send(server.url, what)
+                await upstream.send(Server(server.url), what)
     assert server.visits == []
 
 
@@ -452,7 +452,7 @@ async def test_an_endless_head_is_broken() -> None:
 
     async with serving(script) as server, Http1Upstream() as upstream:
         with pytest.raises(Broken, match="head is too large"):
-            await upstream.send(server.url, call())
+            await upstream.send(Server(server.url), call())
 
 
 async def test_idle_connections_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,3 +463,14 @@ async def test_idle_connections_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> 
             await server.gone.wait()
         assert await ask(upstream, server.url) == (200, b"{}")
     assert server.connections == 2
+
+
+@each
+async def test_the_host_header_may_be_another_than_the_address(client: Clients) -> None:
+    async with serving(answering(OK)) as server, client() as upstream:
+        reply = await upstream.send(Server(server.url, host="engine.example:80"), call())
+        await everything(reply)
+        reply.close()
+    assert [line for line in server.visits[0].head.lower().split(b"\r\n") if line.startswith(b"host:")] == [
+        b"host: engine.example:80"
+    ]
