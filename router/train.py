@@ -44,9 +44,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Trained:
-    """A classifier with its figures on unseen rows, per data file; `refusals` says why it should not be used."""
+    """A classifier with its figures on unseen rows, per data file.
 
-    artefact: Artefact
+    `refusals` says why there is none: then `artefact` is None.
+    """
+
+    artefact: Artefact | None
     measured: dict[str, Measured]
     chat_accuracy: float
     refusals: tuple[str, ...]
@@ -81,6 +84,9 @@ def train(
         measured[source.name] = measure(source.rows, scores, lengths)
     hard = np.array([ask.hard for ask in seed[0]])
     chat_accuracy = float(((unseen[-1] >= 0) == hard).mean())
+    refusals = tuple(_refusals(measured))
+    if refusals:
+        return Trained(None, measured, chat_accuracy, refusals)
     note("fitting on all rows")
     prototypes, familiar_at = _prototypes(vectors, generator)
     artefact = Artefact(
@@ -93,7 +99,7 @@ def train(
         familiar_at=familiar_at,
         recipe=_recipe(sources, seed[0], measured, chat_accuracy, {"by_group": by_group, "random_state": random_state}),
     )
-    return Trained(artefact, measured, chat_accuracy, tuple(_refusals(measured)))
+    return Trained(artefact, measured, chat_accuracy, ())
 
 
 def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[Array]) -> list[Kind]:
@@ -121,7 +127,7 @@ def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[
         CHAT,
         inputs[-1],
         1 - hard,
-        hard,
+        np.ones(len(asks)),
         balanced_weights(list(asks)),
         np.full(len(asks), ""),
         worth=0.5,
