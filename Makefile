@@ -30,15 +30,17 @@ lint: $(VENV)/dev.stamp  ## format, lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: $(VENV)/dev.stamp  ## tests without engines
-	$(BIN)/python -m pytest -q -m "not e2e"
+test-fast: $(VENV)/dev.stamp  ## tests without engines and models
+	$(BIN)/python -m pytest -q -m "not e2e and not embedder"
 
 test: lint  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
 bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench.overhead
+	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust; else \
+	  echo "bench.cache_trust is left out: FOREBAY_DATA names no folder of labelled pairs"; fi
 
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py

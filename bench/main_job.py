@@ -3,8 +3,8 @@
     python -m bench.main_job --url http://127.0.0.1:8080
 
 prints one JSON document: a streamed answer from each tier, an exact hit against its miss, paraphrases and one-word
-traps of stored questions, and easy and hard prompts under `model="auto"`. Every run asks under its own system prompt, so that
-it starts from empty partitions.
+traps of stored questions, and easy and hard prompts under `model="auto"`. Every run asks under its own system prompt,
+so that it starts from empty partitions.
 """
 
 import argparse

@@ -192,7 +192,7 @@ def _continue(whole: Node, part: Node) -> None:
     for name, value in part.items():
         held = whole.get(name)
         if held is None:
-            whole[name] = _indexed(value) if isinstance(value, list) else value
+            whole[name] = _opened(value)
         elif value is None:
             continue
         elif isinstance(held, str) and isinstance(value, str):
@@ -205,10 +205,17 @@ def _continue(whole: Node, part: Node) -> None:
             whole[name] = value
 
 
-def _indexed(items: list[JsonValue]) -> list[JsonValue]:
-    held: list[JsonValue] = []
-    _extend(held, items)
-    return held
+def _opened(value: JsonValue) -> JsonValue:
+    """A first fragment, collected like the ones that follow it: it may itself hold several for one index."""
+    if isinstance(value, list):
+        items: list[JsonValue] = []
+        _extend(items, value)
+        return items
+    if isinstance(value, dict):
+        fields: Node = {}
+        _continue(fields, value)
+        return fields
+    return value
 
 
 def _extend(held: list[JsonValue], items: list[JsonValue]) -> None:

@@ -199,11 +199,12 @@ class SimilarityIndex:
     async def _maintain(self, part: Partition) -> None:
         """Codes what waits in the tail; trains a new file where size or removals have outgrown the old one."""
         try:
-            file = part.file
-            if file is None or len(part) > 2 * file.trained_for or len(file.keys) > 2 * len(part):
-                await self._rebuild(part)
-            else:
-                await self._code(part, file, part.tail[:], self._searcher)
+            while len(part) > IN_PLACE and (part.file is None or len(part.tail) >= TAIL):
+                file = part.file
+                if file is None or len(part) > 2 * file.trained_for or len(file.keys) > 2 * len(part):
+                    await self._rebuild(part)
+                else:
+                    await self._code(part, file, part.tail[:], self._searcher)
             part.patience = TAIL
         except Exception:  # a boundary: without a file the partition is still searched row by row
             part.patience = len(part.tail) + STEP

@@ -62,6 +62,8 @@ class ResponseCache:
     """
 
     def __init__(self, settings: Cache, *, clock: Clock, verifier: Verifier | None = None) -> None:
+        if settings.semantic.enabled and settings.semantic.guard and verifier is None:
+            raise ValueError("cache.semantic.guard is on but there is no verifier")
         self._settings, self._clock = settings, clock
         self._verifier = verifier
         self._entries = Entries(settings.max_bytes, settings.semantic.max_entries)

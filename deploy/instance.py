@@ -39,7 +39,7 @@ class Step(_Record):
 
 
 class Started(_Record):
-    """A process, by pid and by when it started (seconds since boot epoch, as psutil gives it): pids are used again."""
+    """A process, by pid and by when it started (Unix time, as psutil gives it): pids are used again."""
 
     pid: int
     created: float

@@ -6,6 +6,7 @@ in Ray's worker processes; this process stays small.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -13,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, cast
@@ -29,7 +30,7 @@ from deploy.processes import adopt_orphans, descendants, end, is_alive, reap, re
 from deploy.tiers import CPUS_PER_REPLICA
 
 _LOOPBACK = "127.0.0.1"
-_POLL = 0.5
+_POLL = 1.0
 _FIRST_ANSWER = 120.0
 _OBJECT_STORE = 100 * 1024**2
 # Longer than clients keep a connection for reuse: the proxy must not be the one that closes it.
@@ -107,7 +108,6 @@ class LocalCluster:
 
     def fault(self) -> str | None:
         """Why the cluster cannot go on, or None. Engines that die are Serve's to restart."""
-        reap()
         gone = [daemon for daemon in self._daemons if not is_alive(daemon)]
         return "Ray has stopped" if gone else None
 
@@ -139,25 +139,19 @@ class LocalCluster:
 
     def _start(self) -> None:
         # Heavy, and reads its environment when imported.
-        import ray  # noqa: PLC0415
         from ray import serve  # noqa: PLC0415
 
-        replicas = sum(tier.replicas.max for tier in self._tiers.values())
+        # It would write across the progress of whoever waits.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         # Ray puts a handler of its own here, which would end this process without its clean-up.
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address="local",
-                # Logical: engines share the real ones.
-                num_cpus=max(4, 2 + CPUS_PER_REPLICA * replicas),
-                object_store_memory=_OBJECT_STORE,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                _temp_dir=str(self._directory),
-                _node_ip_address=_LOOPBACK,
-                _metrics_export_port=self._metrics_port,
-            )
+            try:
+                self._init()
+            except Exception:  # noqa: BLE001  # a boundary, as below
+                # Ray gives its daemons 30 s, which a busy machine may need to read them from disk: once more.
+                self._stop()
+                self._init()
             http = {"host": _LOOPBACK, "port": self._http_port, "keep_alive_timeout_s": _KEEP_ALIVE}
             serve.start(proxy_location="HeadOnly", http_options=http)
         except Exception as error:  # a boundary: whatever Ray raises, it did not start
@@ -165,6 +159,23 @@ class LocalCluster:
         finally:
             signal.signal(signal.SIGTERM, handler)
         self._daemons = [child for child in self.processes() if child.name() in ("raylet", "gcs_server")]
+
+    def _init(self) -> None:
+        import ray  # noqa: PLC0415  # as above
+
+        replicas = sum(tier.replicas.max for tier in self._tiers.values())
+        ray.init(
+            address="local",
+            # Logical: engines share the real ones.
+            num_cpus=max(4, 2 + CPUS_PER_REPLICA * replicas),
+            object_store_memory=_OBJECT_STORE,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(self._directory),
+            _node_ip_address=_LOOPBACK,
+            _metrics_export_port=self._metrics_port,
+        )
 
     def _stop(self) -> None:
         import ray  # noqa: PLC0415  # as above
@@ -197,26 +208,30 @@ class LocalCluster:
             check()
             if fault := self.fault():
                 raise ClusterError(fault, self._logs())
-            for name in sorted(waiting):
-                if self._is_ready(name):
-                    waiting.remove(name)
-                    progress(name, "warming")
-                    _first_answer(f"{self.urls[name]}/v1/chat/completions", self._tiers[name].model)
-                    progress(name, "ready")
+            for name in self._up(waiting):
+                waiting.remove(name)
+                progress(name, "warming")
+                _first_answer(f"{self.urls[name]}/v1/chat/completions", self._tiers[name].model)
+                progress(name, "ready")
             time.sleep(_POLL)
 
-    def _is_ready(self, name: TierName) -> bool:
+    def _up(self, names: Iterable[TierName]) -> list[TierName]:
+        """Which of the tiers are up. Raises ClusterError where one has failed."""
         from ray import serve  # noqa: PLC0415  # as above
 
-        status = serve.status().applications.get(name)
-        if status is None:
-            return False
-        messages = [status.message, *(deployment.message for deployment in status.deployments.values())]
-        trouble = next((message for message in messages if "fail" in message.lower()), None)
-        if trouble is not None or status.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
-            log = self._logs()
-            raise ClusterError(f"tier {name} did not start: {reason(log, trouble or status.message)}", log)
-        return bool(status.status.value == "RUNNING")
+        applications = serve.status().applications
+        found = []
+        for name in sorted(names):
+            if (status := applications.get(name)) is None:
+                continue
+            messages = [status.message, *(deployment.message for deployment in status.deployments.values())]
+            trouble = next((message for message in messages if "fail" in message.lower()), None)
+            if trouble is not None or status.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
+                log = self._logs()
+                raise ClusterError(f"tier {name} did not start: {reason(log, trouble or status.message)}", log)
+            if status.status.value == "RUNNING":
+                found.append(name)
+        return found
 
     def _logs(self) -> str:
         """What engines and replicas wrote, for a file: Ray's directory is gone with the cluster."""

@@ -13,7 +13,9 @@ import psutil
 _PR_SET_CHILD_SUBREAPER = 36
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where the kernel keeps it, not a place for files of ours
 # Python's shared memory and semaphores; their owners remove them only when they end in peace.
-_SEGMENT = re.compile(r"^/dev/shm/((?:psm_|sem\.mp-)[\w-]+)")
+_SEGMENT = re.compile(r"(?:psm_|sem\.mp-)[\w-]+")
+# Inode and path of a line of /proc/PID/maps.
+_MAPPED = re.compile(r" (\d+) +/dev/shm/")
 
 
 def adopt_orphans() -> None:
@@ -60,18 +62,25 @@ def reap() -> None:
 
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[str]:
-    """Names of the shared memory segments that these processes have mapped."""
-    found: set[str] = set()
+    """Names of the shared memory segments and semaphores that these processes have mapped."""
+    inodes: set[int] = set()
     for process in processes:
-        with contextlib.suppress(psutil.Error):
-            found.update(match[1] for region in process.memory_maps() if (match := _SEGMENT.match(region.path)))
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+            inodes.update(map(int, _MAPPED.findall(maps)))
+    # By inode, because a semaphore is mapped under a name that it had while it was made.
+    found = set()
+    for path in _SHARED_MEMORY.iterdir() if _SHARED_MEMORY.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if _SEGMENT.fullmatch(path.name) and path.stat().st_ino in inodes:
+                found.add(path.name)
     return found
 
 
 def remove_shared_memory(names: Iterable[str]) -> None:
     """Remove segments whose processes were ended."""
     for name in names:
-        if _SEGMENT.match(f"{_SHARED_MEMORY}/{name}"):
+        if _SEGMENT.fullmatch(name):
             with contextlib.suppress(OSError):
                 (_SHARED_MEMORY / name).unlink(missing_ok=True)
 

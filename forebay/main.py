@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from core.errors import ConfigError, ForebayError
-from forebay.commands import check, down, explain, router, serve, up
+from forebay.commands import cache, check, down, explain, router, serve, up
 
-COMMANDS = (up, down, serve, check, explain, router)
+COMMANDS = (up, down, serve, check, explain, cache, router)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

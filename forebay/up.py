@@ -19,15 +19,15 @@ from core.errors import ForebayError
 from deploy.instance import Instance, RunningTier, Started, State, Step, StepStatus
 from deploy.local import ClusterError, LocalCluster, TierState, short_directory
 from deploy.plan import Plan, gateway_url
-from deploy.processes import shared_memory
+from deploy.processes import reap, shared_memory
 from deploy.tiers import is_packaged
 from deploy.weights import ensure
 from forebay.gateway_process import GatewayError, GatewayProcess
 from forebay.steps import Display
 
-_POLL = 0.5
+_POLL = 1.0
 # How often the list of processes is written down for a `down` after this one was killed.
-_RECORD = 5.0
+_RECORD = 10.0
 # A gateway that dies again within this time is not started again.
 _STABLE = 60.0
 
@@ -112,6 +112,7 @@ class Supervisor:
             gateway = stack.enter_context(self._gateway(urls))
             # Loads its models while the first core is busy with the engines' beginnings.
             gateway.start()
+            self._record()
             if self._cluster:
                 self._deploy(self._cluster, gateway)
             self._wait_for(gateway)
@@ -160,9 +161,8 @@ class Supervisor:
 
     def _wait_for(self, gateway: GatewayProcess) -> None:
         self._step(GATEWAY, "running")
-        gateway.wait_ready(self._signals.check)
+        gateway.wait_ready(self._check_and_record)
         self._step(GATEWAY, "done")
-        self._record()
 
     def _watch(self, gateway: GatewayProcess) -> None:
         while True:
@@ -176,6 +176,7 @@ class Supervisor:
                     raise GatewayError(f"the gateway ended soon after its start, with exit code {code}")
                 self._step(GATEWAY, "running", f"ended with exit code {code}; starting again")
                 gateway.start()
+                self._record()
                 self._wait_for(gateway)
             time.sleep(_POLL)
 
@@ -187,6 +188,7 @@ class Supervisor:
     def _record(self) -> None:
         """Write down what would have to be cleaned up if this process were killed."""
         self._recorded = time.monotonic()
+        reap()
         processes = psutil.Process().children(recursive=True)
         started = []
         for process in processes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from cache.guard.verifier import guard_for
 from cache.response_cache import ResponseCache
 from core.clock import Clock, SystemClock
 from core.config import Config, Tier, TierName, resolve_secret
@@ -132,7 +133,9 @@ def load_classifier(config: Config) -> Classifier:
 
 def response_cache(config: Config, clock: Clock) -> ResponseCache:
     """The configured response cache, not yet entered."""
-    return ResponseCache(config.cache, clock=clock)
+    semantic = config.cache.semantic
+    verifier = guard_for(config.embedder.model) if semantic.enabled and semantic.guard else None
+    return ResponseCache(config.cache, clock=clock, verifier=verifier)
 
 
 def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:

@@ -38,8 +38,8 @@ class Kind:
     """The training rows of one kind of traffic.
 
     `inputs`: shape (n, d). Per row, shape (n,): `weak` and `strong`, the qualities; `weights`; `groups`, empty texts
-    where there are none. `worth`: the probability that the strong answer is better at which complexity is 1/2. `by_length`:
-    whether length may count beyond what the regression finds.
+    where there are none. `worth`: the probability that the strong answer is better at which complexity is 1/2.
+    `by_length`: whether length may count beyond what the regression finds.
     """
 
     name: str

@@ -28,10 +28,10 @@ def test_no_process_port_or_directory_stays(running: Running) -> None:
         for connection in process.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
     }
-    segments = shared_memory(family)
+    since = {path.name for path in MEMORY.iterdir() if path.stat().st_mtime >= supervisor.create_time()}
     assert len(family) > 10
     assert urlsplit(running.url).port in ports
-    assert segments
+    assert shared_memory(family)
     assert Path(state.directory).is_dir()
 
     down = running.home.forebay("down", "--json")
@@ -39,7 +39,7 @@ def test_no_process_port_or_directory_stays(running: Running) -> None:
 
     assert [process for process in family if is_alive(process)] == []
     assert [port for port in sorted(ports) if listens(port)] == []
-    assert [name for name in sorted(segments) if (MEMORY / name).exists()] == []
+    assert (since & {path.name for path in MEMORY.iterdir()}) - shared_memory(psutil.process_iter()) == set()
     assert not Path(state.directory).exists()
     assert sorted(path.name for path in running.home.instance.directory.iterdir()) == ["logs", "up.lock"]
     assert running.home.forebay("down").stdout.strip() == "nothing is running"

@@ -129,7 +129,7 @@ def test_no_machine_path_and_no_registry_host_is_committed() -> None:
         ("/home" + "/me/.cache", True),
         ("https://pypi" + ".org/simple", True),
         ("work/main", False),
-        ("https://example.com/work/it", False),
+        ("https://example.com/wo" + "rk/it", False),
         ("the classifier's home/page", False),
     ],
 )

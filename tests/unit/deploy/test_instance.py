@@ -189,6 +189,14 @@ segment.buf[0] = 1
 print(flush=True)
 signal.pause()
 """
+# A semaphore of a process that others may open; no shared memory besides.
+LOCK = """
+import multiprocessing, pathlib, signal, sys
+lock = multiprocessing.get_context("spawn").RLock()
+pathlib.Path(sys.argv[1]).write_text(lock._semlock.name)
+print(flush=True)
+signal.pause()
+"""
 MEMORY = Path("/dev/shm")  # noqa: S108  # where the kernel keeps it
 
 
@@ -206,3 +214,14 @@ def test_shared_memory_of_killed_processes_is_removed_and_no_other(start: Start)
         assert kept.exists()
     finally:
         kept.unlink()
+
+
+def test_semaphores_are_found_too(start: Start, tmp_path: Path) -> None:
+    process = start(LOCK, str(tmp_path / "name"))
+    name = f"sem.{(tmp_path / 'name').read_text().removeprefix('/')}"
+    assert shared_memory([process]) == {name}
+    for tracker in process.children():
+        tracker.kill()
+    end([process], patience=0)
+    remove_shared_memory([name])
+    assert not (MEMORY / name).exists()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import yaml
 
 from deploy.instance import Instance
 from deploy.processes import is_alive
+from tests.e2e.waiting import until
 
-pytestmark = [pytest.mark.embedder, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 MODEL = "model-a"
 Result = subprocess.CompletedProcess[str]
@@ -77,13 +78,6 @@ def gateway_of(pid: int) -> psutil.Process:
     return gateway
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Look again and again; the test's time limit ends it."""
-    while not holds():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            psutil.wait_procs([], timeout=0.1)
-
-
 def answers(url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return httpx.get(f"{url}/ready", timeout=5).status_code == 200
@@ -107,11 +101,6 @@ def test_detached_it_answers_until_down_and_leaves_nothing(home: Home) -> None:
     assert not any(map(is_alive, family))
     assert not answers(document["url"])
     assert sorted(path.name for path in home.instance.directory.iterdir()) == ["logs", "up.lock"]
-
-
-def test_down_says_so_where_nothing_runs(home: Home) -> None:
-    first = home.forebay("down")
-    assert (first.returncode, first.stdout.strip()) == (0, "nothing is running")
 
 
 def test_down_cleans_up_after_one_that_was_killed(home: Home) -> None:
@@ -169,7 +158,7 @@ def test_stopped_while_it_starts_it_leaves_nothing(home: Home) -> None:
     environ = {**home.environ, "FOREBAY__TIERS__SMALL__URLS": "['http://127.0.0.1:9']"}
     command = home.command("up", "--config", str(home.config), "--detach")
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
-        wait_until(lambda: bool((state := home.instance.read()) and state.processes))
+        until(lambda: bool((state := home.instance.read()) and state.processes))
         state = home.instance.read()
         assert state is not None
         family = [process for started in (state.supervisor, *state.processes) if (process := started.process())]
@@ -179,19 +168,6 @@ def test_stopped_while_it_starts_it_leaves_nothing(home: Home) -> None:
     assert up.returncode != 0
     assert not any(map(is_alive, family))
     assert not home.instance.is_running()
-
-
-@pytest.mark.parametrize("detach", [[], ["--detach"]])
-def test_a_port_in_use_and_a_wrong_key_are_said_before_anything_starts(
-    home: Home, engine: str, detach: list[str]
-) -> None:
-    taken = home.forebay("up", "--config", str(home.config), *detach, FOREBAY__GATEWAY__PORT=engine.rpartition(":")[2])
-    assert taken.returncode == 1
-    assert taken.stderr.strip().startswith("forebay: gateway.port: 127.0.0.1:")
-    wrong = home.forebay("up", "--config", str(home.config), *detach, FOREBAY__GATEWAY__PORTS="1")
-    assert wrong.returncode == 2
-    assert "gateway.ports: unknown key" in wrong.stderr
-    assert not home.instance.directory.exists()
 
 
 def test_a_gateway_that_cannot_start_is_said_with_the_end_of_its_log(home: Home) -> None:

@@ -1,0 +1,1 @@
+"""The guard: decides between "similar enough" and "the same question"."""

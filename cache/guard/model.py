@@ -1,0 +1,156 @@
+"""The learned half of the guard: a checked file of numbers, evaluated with numpy.
+
+The score is a weighted mean, in log-odds, of a logistic regression and of a sum of small decision trees: the first
+carries over to texts unlike those it was trained on, the second knows which differences count together.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from cache.guard.pairing import FEATURES
+from core.errors import ForebayError
+
+SCHEMA = 1
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class GuardFileError(ForebayError):
+    """The guard's file cannot be used: damaged, of another version, or made for another embedder."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Decision trees, one row each; node 0 is the root. A node with feature -1 is a leaf.
+
+    `feature`, `left`, `right`: int64, `threshold`, `value`: float64, all of shape (trees, nodes). `value` of an inner
+    node is the mean of its leaves, so that each step down says what it was worth.
+    """
+
+    feature: Integers
+    threshold: Floats
+    left: Integers
+    right: Integers
+    value: Floats
+    base: float
+
+    def contributions(self, features: Floats) -> tuple[float, Floats]:
+        """The sum of the leaves, and what each feature added on the way down; shape of `features`."""
+        rows = np.arange(len(self.feature))
+        node = np.zeros(len(rows), dtype=np.int64)
+        worth = np.zeros_like(features)
+        while True:
+            feature = self.feature[rows, node]
+            inner = feature >= 0
+            if not inner.any():
+                break
+            low = features[feature] <= self.threshold[rows, node]
+            below = np.where(low, self.left[rows, node], self.right[rows, node])
+            below = np.where(inner, below, node)
+            steps = self.value[rows, below] - self.value[rows, node]
+            np.add.at(worth, feature[inner], steps[inner])
+            node = below
+        return float(self.base + self.value[rows, node].sum()), worth
+
+
+@dataclass(frozen=True)
+class PairModel:
+    """The model in a guard file. `cut`: least score that is served. `recipe`: how it was made, for people."""
+
+    embedder: str
+    mean: Floats
+    scale: Floats
+    weights: Floats
+    bias: float
+    trees: Trees
+    tree_share: float
+    cut: float
+    recipe: Mapping[str, JsonValue]
+
+    def score(self, features: Floats) -> tuple[float, Floats]:
+        """Probability that one answer serves both, 0 to 1, and what each feature added, in log-odds."""
+        linear = self.weights * (features - self.mean) / self.scale
+        total, worth = self.trees.contributions(features)
+        share = self.tree_share
+        odds = share * total + (1 - share) * (float(linear.sum()) + self.bias)
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds)))), share * worth + (1 - share) * linear
+
+
+def load_model(path: Path) -> PairModel:
+    """Reads and checks a guard file. Raises GuardFileError."""
+    return parse_model(path.read_bytes(), str(path))
+
+
+def parse_model(data: bytes, name: str) -> PairModel:
+    """Checks the content of a guard file; `name` is for messages. Raises GuardFileError."""
+    try:
+        document = orjson.loads(data)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise GuardFileError(f"{name}: not a guard file of schema {SCHEMA}")
+        if document.get("checksum") != checksum(document):
+            raise GuardFileError(f"{name}: the checksum does not match; the file is damaged")
+        if tuple(document["features"]) != FEATURES:
+            raise GuardFileError(f"{name}: made for other features; train it again")
+        return _model(document)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise GuardFileError(f"{name}: not a guard file: {error!r}") from error
+
+
+def _model(document: Mapping[str, JsonValue]) -> PairModel:
+    linear = cast("Mapping[str, JsonValue]", document["linear"])
+    trees = cast("Mapping[str, JsonValue]", document["trees"])
+    mean, scale, weights = (_floats(linear[key], 1) for key in ("mean", "scale", "weights"))
+    if not len(mean) == len(scale) == len(weights) == len(FEATURES):
+        raise ValueError("one mean, scale and weight per feature")
+    return PairModel(
+        embedder=str(document["embedder"]),
+        mean=mean,
+        scale=scale,
+        weights=weights,
+        bias=float(cast("float", linear["bias"])),
+        trees=Trees(
+            feature=_integers(trees["feature"]),
+            threshold=_floats(trees["threshold"], 2),
+            left=_integers(trees["left"]),
+            right=_integers(trees["right"]),
+            value=_floats(trees["value"], 2),
+            base=float(cast("float", trees["base"])),
+        ),
+        tree_share=float(cast("float", document["tree_share"])),
+        cut=float(cast("float", document["cut"])),
+        recipe=cast("Mapping[str, JsonValue]", document["recipe"]),
+    )
+
+
+def _floats(value: JsonValue, dimensions: int) -> Floats:
+    array = np.array(value, dtype=np.float64)
+    if array.ndim != dimensions or not np.isfinite(array).all():
+        raise ValueError("numbers expected")
+    return array
+
+
+def _integers(value: JsonValue) -> Integers:
+    array = np.array(value, dtype=np.int64)
+    if array.ndim != 2 or array.max(initial=0) >= max(array.shape[1], len(FEATURES)):
+        raise ValueError("node and feature numbers expected")
+    return array
+
+
+def checksum(document: Mapping[str, JsonValue]) -> str:
+    """SHA-256 over everything else in the document, canonically written."""
+    rest = {name: value for name, value in document.items() if name != "checksum"}
+    return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def deciding(worth: Floats, served: bool, names: Sequence[str] = FEATURES) -> str:
+    """The feature that spoke loudest for the verdict."""
+    return names[int(np.argmax(worth if served else -worth))]

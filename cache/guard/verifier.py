@@ -1,0 +1,82 @@
+"""The guard itself: hard rules that may only refuse, then the learned score."""
+
+import importlib.resources
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+from cache.guard.lexicon import lexicon
+from cache.guard.model import GuardFileError, PairModel, load_model, parse_model
+from cache.guard.model import deciding as deciding_feature
+from cache.guard.pairing import Pair
+from cache.guard.reading import Reader, Reading
+from cache.guard.words import word_table
+from cache.verdict import Side, Verdict, Verifier
+
+logger = logging.getLogger(__name__)
+ARTEFACT = "guard.json"
+# Readings kept: an asked text meets several candidates, and popular stored ones are met often.
+READINGS = 2048
+
+
+class Guard:
+    """Serves a stored answer where no rule forbids it and the model's score reaches its cut.
+
+    Texts that differ in case, spacing and final punctuation only are the same. `cut` overrides the model's.
+    """
+
+    def __init__(self, model: PairModel, cut: float | None = None) -> None:
+        self._model = model
+        self._cut = model.cut if cut is None else cut
+        self._lexicon, self._words = lexicon(), word_table()
+        reader = Reader(self._lexicon, self._words)
+        self._read = lru_cache(maxsize=READINGS)(reader.read)
+
+    def verify(self, asked: Side, stored: Side) -> Verdict:
+        """Whether the stored answer may be served, and what decided: a rule or a feature by name, or `identical`."""
+        a, b = self._read(asked.text), self._read(stored.text)
+        if a.identity == b.identity:
+            return Verdict(served=True, feature="identical")
+        pair = Pair(a, b, self._lexicon, self._words)
+        if (rule := pair.refusal()) is not None:
+            return Verdict(served=False, feature=rule)
+        score, worth = self._model.score(pair.features(float(asked.vector @ stored.vector)))
+        served = score >= self._cut
+        return Verdict(served, deciding_feature(worth, served), round(score, 4))
+
+    def reading(self, text: str) -> Reading:
+        """What the guard reads in a text; for people who ask why."""
+        return self._read(text)
+
+
+class IdenticalOnly:
+    """Stands in where no guard knows the embedder: serves texts that are the same but for case and spacing."""
+
+    def __init__(self) -> None:
+        self._reader = Reader(lexicon(), word_table())
+
+    def verify(self, asked: Side, stored: Side) -> Verdict:
+        """Whether the two texts are the same."""
+        same = self._reader.read(asked.text).identity == self._reader.read(stored.text).identity
+        return Verdict(same, "identical" if same else "untrained")
+
+
+def packaged_model() -> PairModel:
+    """The shipped model. Raises GuardFileError."""
+    data = importlib.resources.files("cache.guard").joinpath(ARTEFACT).read_bytes()
+    return parse_model(data, ARTEFACT)
+
+
+def guard_for(embedder: str, path: Path | None = None) -> Verifier:
+    """The guard for vectors of `embedder`: from `path`, or the shipped one.
+
+    An embedder that the guard was not trained with gets IdenticalOnly, and a warning in the log. Raises GuardFileError
+    where a file at `path` cannot be used.
+    """
+    model = packaged_model() if path is None else load_model(path)
+    if model.embedder == embedder:
+        return Guard(model)
+    if path is not None:
+        raise GuardFileError(f"{path}: made for the embedder {model.embedder}, not {embedder}")
+    logger.warning("no guard for the embedder %s: the semantic layer serves identical texts only", embedder)
+    return IdenticalOnly()

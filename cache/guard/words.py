@@ -1,0 +1,63 @@
+"""Static vectors of common English words, distilled from the embedding model: how near two words are."""
+
+import importlib.resources
+import io
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORDS_FILE = "words.npz"
+
+
+class WordTable:
+    """Words (lower case, most frequent first) with unit vectors.
+
+    `words`: n names; `codes`: int8, shape (n, dim). The rank of a word stands for its rarity.
+    """
+
+    def __init__(self, words: Sequence[str], codes: NDArray[np.int8]) -> None:
+        vectors = codes.astype(np.float32)
+        self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        self._words = tuple(words)
+        self._rows = {word: row for row, word in enumerate(words)}
+        # Zipf: the surprise of a word grows with the logarithm of its rank; an unknown word is the rarest.
+        ranks = np.log1p(np.arange(len(words)) / 100)
+        self._weights = 0.3 + 0.7 * ranks / ranks[-1]
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._rows
+
+    def weight(self, word: str) -> float:
+        """How much a word says, 0.3 to 1."""
+        row = self._rows.get(word)
+        return 1.0 if row is None else float(self._weights[row])
+
+    def neighbours(self, word: str, count: int) -> list[str]:
+        """The `count` nearest other words, nearest first; for making training data."""
+        row = self._rows.get(word)
+        if row is None:
+            return []
+        order = np.argsort(-(self._vectors @ self._vectors[row]))[1 : count + 1]
+        return [self._words[at] for at in order]
+
+    def similarities(self, left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
+        """Cosines, shape (len(left), len(right)); 0 where a word is unknown."""
+        return self._stack(left) @ self._stack(right).T
+
+    def _stack(self, words: Sequence[str]) -> NDArray[np.float32]:
+        stacked = np.zeros((len(words), self._vectors.shape[1]), dtype=np.float32)
+        for at, word in enumerate(words):
+            row = self._rows.get(word)
+            if row is not None:
+                stacked[at] = self._vectors[row]
+        return stacked
+
+
+@cache
+def word_table() -> WordTable:
+    """The packaged table."""
+    data = importlib.resources.files("cache.guard").joinpath(WORDS_FILE).read_bytes()
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return WordTable(bytes(arrays["words"]).decode().split("\n"), arrays["codes"])
