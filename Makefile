@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests wait on sockets and processes more than they compute: several at a time, but never one per core of a large machine.
+PARALLEL := -n auto --maxprocesses 4
 PACKAGES := core cache router gateway deploy bench forebay
 
 help:  ## this list
@@ -31,10 +33,10 @@ lint: $(VENV)/dev.stamp  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/dev.stamp  ## tests without engines and models
-	$(BIN)/python -m pytest -q -m "not e2e and not embedder"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder"
 
 test: lint  ## every check and test, with real Ray Serve and vLLM
-	$(BIN)/python -m pytest -q -m "not e2e"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
 bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
