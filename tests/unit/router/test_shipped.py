@@ -89,13 +89,14 @@ def test_words_and_form_alone_place_most_of_them(classifier: Classifier) -> None
 
 
 @pytest.mark.embedder
-@pytest.mark.parametrize("language", ["de", "en", "es", "fr", "zh"])
-def test_proofs_law_medicine_and_code_are_not_simple_in_any_language(score: Scorer, language: str) -> None:
-    missed = [
-        one["prompt"] for one in lines("hard.jsonl") if one["lang"] == language and not frontier(score(one["prompt"]))
-    ]
-    asked = sum(one["lang"] == language for one in lines("hard.jsonl"))
-    assert len(missed) <= asked * 0.1, missed
+def test_proofs_law_medicine_and_code_are_not_simple_in_any_language(score: Scorer) -> None:
+    """Nine of ten over all languages; of one language's eight at most one is missed."""
+    asks = lines("hard.jsonl")
+    missed = [(one["lang"], one["prompt"]) for one in asks if not frontier(score(one["prompt"]))]
+    assert len(missed) <= len(asks) * 0.1, missed
+    for language in ("de", "en", "es", "fr", "zh"):
+        assert sum(one["lang"] == language for one in asks) == 8
+        assert sum(lang == language for lang, _ in missed) <= 1, missed
 
 
 @pytest.mark.embedder
