@@ -10,7 +10,7 @@ import pytest
 
 from core.errors import ConfigError
 from router import artefact as artefact_module
-from router.artefact import Artefact, read, write
+from router.artefact import CUTS, Artefact, mark, read, write
 from router.classifier import Classifier
 from router.features import COUNT
 from router.mixture import Mixture
@@ -36,6 +36,8 @@ def sample() -> Artefact:
         plain=mixture(COUNT),
         prototypes=np.eye(DIM, dtype=np.float32)[:3],
         familiar_at=0.5,
+        deciles=np.linspace(0.1, 0.9, CUTS, dtype=np.float32),
+        trained_on=np.sort(np.array([mark("Prove it."), 7], dtype=np.uint32)),
         recipe={"data": ["made up"]},
     )
 
@@ -52,6 +54,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found, expected = Classifier(read(path)), Classifier(sample())
     assert found.embedder == "tiny"
     assert found.recipe == {"data": ["made up"]}
+    assert np.array_equal(found.deciles, sample().deciles)
+    assert found.seen(" prove IT.")
+    assert not found.seen("Prove that.")
     for vector in (None, unit(1), unit(0, 0, 0, 1)):
         assert found.score("Prove it.", vector) == expected.score("Prove it.", vector)
 
@@ -93,7 +98,7 @@ def test_any_change_after_training_is_noticed(changed: Callable[..., Path], chan
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema=2), "schema 2; this version reads 1"),
+        (lambda d: d.update(schema=1), "schema 1; this version reads 2"),
         (lambda d: d.update(format="pickle"), "not a classifier file"),
         (lambda d: d.update(features=["length"]), "other features"),
         (lambda d: d.update(features_version="0"), "other features"),
@@ -105,6 +110,8 @@ def test_any_change_after_training_is_noticed(changed: Callable[..., Path], chan
         (lambda d: d["prototypes"].update(dtype="|O"), "neither float16 nor float32"),
         (lambda d: d["prototypes"].update(base64="?"), "not a usable classifier"),
         (lambda d: d.update(embedder=""), "no name"),
+        (lambda d: d.update(trained_on="???"), "not a usable classifier"),
+        (lambda d: d.update(deciles=d["mean"]), "has shape"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_in_words(changed: Callable[..., Path], change: Any, message: str) -> None:

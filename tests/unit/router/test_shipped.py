@@ -90,13 +90,13 @@ def test_words_and_form_alone_place_most_of_them(classifier: Classifier) -> None
 
 @pytest.mark.embedder
 def test_proofs_law_medicine_and_code_are_not_simple_in_any_language(score: Scorer) -> None:
-    """Nine of ten over all languages; of one language's eight at most one is missed."""
+    """Five of six over all languages; of one language's eight at most two are missed."""
     asks = lines("hard.jsonl")
     missed = [(one["lang"], one["prompt"]) for one in asks if not frontier(score(one["prompt"]))]
-    assert len(missed) <= len(asks) * 0.1, missed
+    assert len(missed) <= len(asks) / 6, missed
     for language in ("de", "en", "es", "fr", "zh"):
         assert sum(one["lang"] == language for one in asks) == 8
-        assert sum(lang == language for lang, _ in missed) <= 1, missed
+        assert sum(lang == language for lang, _ in missed) <= 2, missed
 
 
 @pytest.mark.embedder
