@@ -16,6 +16,7 @@ from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.admission import Ticket
 from gateway.deadline import deadline_of
+from gateway.ear import Ear
 from gateway.envelope import EngineFault, is_error, status_of
 from gateway.exchange import Exchange
 from gateway.fallback import REASON as FALLBACK
@@ -40,7 +41,10 @@ TAIL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept. `chosen`: the classifier chose the tier."""
+    """What is to be generated, where, and how it may be kept.
+
+    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
+    """
 
     request: InferenceRequest
     gate: TierGate
@@ -49,6 +53,7 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
+    ear: Ear | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +150,13 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request, work.model),
+            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
+            if work.ear is not None:
+                reply = await work.ear.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)

@@ -81,6 +81,13 @@ TABLE = (
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
+    Spec(
+        "forebay_cascade_held_seconds",
+        "histogram",
+        "First content of the small tier to the cascade's verdict",
+        ("verdict",),
+        _FIRST,
+    ),
     Spec("forebay_queue_wait_seconds", "histogram", "Time in the tier's queue", ("tier", "priority"), _WAIT),
     Spec("forebay_queue_depth", "gauge", "Requests in the tier's queue", ("tier",)),
     Spec("forebay_inflight", "gauge", "Requests inside the tier", ("tier",)),
@@ -214,6 +221,7 @@ class Metrics:
         self.embed_batch = histogram("embed_batch_size")
         self.decisions = counter("router_decisions_total")
         self.complexity = histogram("router_complexity")
+        self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
         self.queue_depth = gauge("queue_depth")
         self.inflight = gauge("inflight")
