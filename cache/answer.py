@@ -56,6 +56,18 @@ def refusal_to_store(answer: object) -> str | None:
     return None
 
 
+def replayable(answer: Answer) -> bool:
+    """Whether `as_json` and `as_sse` can send it: a completion, also one that must not be stored."""
+    choices = answer.get("choices")
+    return isinstance(choices, list) and bool(choices) and all(_is_whole(choice) for choice in choices)
+
+
+def _is_whole(choice: object) -> bool:
+    if not isinstance(choice, Mapping) or choice.get("finish_reason") is None:
+        return False
+    return isinstance(choice.get("message"), Mapping) or isinstance(choice.get("text"), str)
+
+
 def _says_something(choice: Answer) -> bool:
     message = choice.get("message")
     if message is None:
@@ -151,11 +163,37 @@ class StreamAssembler:
             return None, "incomplete_stream"
         if any(choice.get("finish_reason") is None for choice in self._choices.values()):
             return None, "incomplete_stream"
+        answer = self._answer()
+        reason = refusal_to_store(answer)
+        return (answer, None) if reason is None else (None, reason)
+
+    def whole(self) -> Answer | None:
+        """The whole answer, also where it must not be stored; None where it is not complete."""
+        if self._problem is not None or not self._choices:
+            return None
+        if any(choice.get("finish_reason") is None for choice in self._choices.values()):
+            return None
+        return self._answer()
+
+    def so_far(self) -> bytes | None:
+        """One event that says what all events up to here said, without usage; b"" where they said nothing.
+
+        None where the answer was given up.
+        """
+        if self._problem is not None:
+            return None
+        if not self._choices:
+            return b""
+        frame: Node = {name: value for name, value in self._frame.items() if name != "usage"}
+        open_end: Node = {"finish_reason": None}
+        choices = [open_end | choice for _, choice in sorted(self._choices.items())]
+        return b"data: %b\n\n" % orjson.dumps(frame | {"choices": choices})
+
+    def _answer(self) -> Node:
         answer = self._frame | {"choices": [_whole(choice) for _, choice in sorted(self._choices.items())]}
         chat = any("message" in choice for choice in cast("list[Node]", answer["choices"]))
         answer["object"] = "chat.completion" if chat else "text_completion"
-        reason = refusal_to_store(answer)
-        return (answer, None) if reason is None else (None, reason)
+        return answer
 
     def _give_up(self, reason: str) -> None:
         self._problem = reason

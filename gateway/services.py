@@ -15,6 +15,7 @@ from core.errors import ConfigError, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
@@ -71,6 +72,7 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    flights: Flights
     load: Load = field(default_factory=Load)
 
     @property
@@ -119,6 +121,7 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            flights=Flights(clock),
         )
 
 
