@@ -14,6 +14,8 @@ Layer = Literal["exact", "semantic"]
 
 COMPLETE = frozenset({"stop", "tool_calls", "function_call"})
 DONE = b"[DONE]"
+# Where the engine's blocks lie and how long it took: nothing that a later client may act on.
+ONE_RUN = ("kv_transfer_params", "ec_transfer_params", "metrics")
 # Fragments of these fields repeat or replace; every other text is continued.
 NOT_CONTINUED = frozenset({"index", "type", "role", "id", "finish_reason", "stop_reason"})
 
@@ -54,6 +56,12 @@ def refusal_to_store(answer: object) -> str | None:
         if not _says_something(choice):
             return "empty"
     return None
+
+
+def lasting(answer: Answer) -> Answer:
+    """The answer without what belongs to the one run of the engine that made it."""
+    passing = [name for name in ONE_RUN if answer.get(name) is not None]
+    return {name: value for name, value in answer.items() if name not in passing} if passing else answer
 
 
 def replayable(answer: Answer) -> bool:

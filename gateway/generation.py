@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import orjson
 from pydantic import JsonValue
 
-from cache.answer import Answer, Hit, StreamAssembler, replayable
+from cache.answer import Answer, Hit, StreamAssembler, lasting, replayable
 from cache.controls import Controls
 from cache.question import Question
 from core.embedder import Embedding
@@ -266,7 +266,8 @@ def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -
     """What those who share the flight get: the answer as the cache would give it, whether or not it was stored."""
     if answer is None or work.question is None or not replayable(answer):
         return Unshareable("the tier's answer was shared, but is not a complete completion")
-    body = orjson.dumps(answer) if raw is None else raw
+    kept = lasting(answer)
+    body = raw if raw is not None and kept is answer else orjson.dumps(kept)
     return Hit(work.question.id, 0.0, body, "exact", 1.0, work.gate.name)
 
 

@@ -1,9 +1,8 @@
 """The response cache as the pipeline uses it: counted, and never the reason why a request fails."""
 
 import logging
-from collections.abc import Mapping
 
-from cache.answer import Hit, as_json, as_sse
+from cache.answer import Answer, Hit, as_json, as_sse, lasting
 from cache.controls import Controls
 from cache.question import Question
 from cache.response_cache import ResponseCache, SemanticLookup
@@ -83,14 +82,14 @@ class StoredAnswers:
     async def store(
         self,
         question: Question,
-        answer: Mapping[str, object],
+        answer: Answer,
         embedding: Embedding | None,
         tier: TierName,
         controls: Controls,
     ) -> None:
         """Keep a complete answer."""
         try:
-            reason = await self._cache.store(question, answer, embedding, tier=tier, controls=controls)
+            reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
         except Exception:  # a boundary, as above
             logger.exception("an answer could not be stored")
             reason = "error"
