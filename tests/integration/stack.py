@@ -87,15 +87,17 @@ class Stack:
 
 
 @asynccontextmanager
-async def gateway(document: Document, *, semantic: bool = False, probed: bool = True) -> AsyncIterator[Stack]:
+async def gateway(
+    document: Document, *, semantic: bool = False, probed: bool = True, encoder: WordEncoder | None = None
+) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
     Without `semantic` that layer is off. `probed`: wait until some server has been found up.
     """
-    encoder = WordEncoder()
+    encoder = encoder or WordEncoder()
 
-    def make(_: Embedder) -> Encoder:
-        return encoder
+    def make(_: Embedder, made: Encoder = encoder) -> Encoder:
+        return made
 
     document = {"gateway": {}, "cache": {}, **document}
     document["gateway"] = {"port": 0, "drain": "5s", **document["gateway"]}
