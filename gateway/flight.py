@@ -187,9 +187,9 @@ class Flight:
             self._flights.forget(self)
             self._block.trip(cause)
 
-    def dispatched(self) -> None:
-        """The call is being made."""
-        self.phase = "called"
+    def dispatched(self, tier: TierName) -> None:
+        """The call is being made, to this tier."""
+        self.phase, self.tier = "called", tier
         self._poke()
 
     def begin(self, so_far: SoFar) -> None:

@@ -95,7 +95,7 @@ class Generation:
                 account.queue_s = ticket.waited
                 metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
                 if work.flight is not None:
-                    work.flight.dispatched()
+                    work.flight.dispatched(gate.name)
                 await self._call(work, exchange, account, block)
         except Refused as error:
             account.queue_s = ticket.waited
@@ -166,7 +166,7 @@ class Generation:
             raise
 
     async def _begin_stream(self, work: Work, reply: Reply, patience: Patience) -> Streamed:
-        assembler = StreamAssembler() if work.controls.write else None
+        assembler = StreamAssembler() if work.controls.write or work.flight is not None else None
         meter = StreamMeter(assembler)
         relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
@@ -222,6 +222,8 @@ class Generation:
         if assembler is None:
             return None
         answer, reason = assembler.finish(meter.done)
+        if not work.controls.write:
+            return assembler.whole()
         if answer is None:
             self._stored.skipped(reason or "incomplete_stream")
         else:

@@ -101,6 +101,7 @@ class Inference:
                 flight.land(found)
             self._chooser.remember(asked, found.hit.tier)
             await self._stored.replay(found.hit, asked.request, exchange, account)
+            self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
         work = self._decide(asked, plan, embedding, embedder, account)
         if flight is not None:

@@ -20,6 +20,7 @@ from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
+from gateway.shadow import Shadow
 from gateway.targets import Targets
 from gateway.tier import TierGate
 from gateway.upstream.aiohttp_client import AiohttpUpstream
@@ -73,6 +74,7 @@ class Services:
     classifier: Classifier
     conversations: Conversations
     flights: Flights
+    shadow: Shadow
     load: Load = field(default_factory=Load)
 
     @property
@@ -108,6 +110,8 @@ async def opened(
         wanted = config.cache.semantic.enabled or len(tiers) > 1
         slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
         await stack.enter_async_context(slot)
+        shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
+        await stack.enter_async_context(shadow)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -122,6 +126,7 @@ async def opened(
             classifier=classifier,
             conversations=Conversations(),
             flights=Flights(clock),
+            shadow=shadow,
         )
 
 

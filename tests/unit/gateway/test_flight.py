@@ -48,7 +48,7 @@ async def run(steps: list[str], lands: bool) -> None:
         async with Interruptible() as block:
             with flights.lead(KEY, block) as flight:
                 call = Call(flights, flight, block)
-                flight.dispatched()
+                flight.dispatched("small")
                 flight.begin(lambda: b"".join(call.relayed))
                 taken: dict[Follower, bytes] = {}
                 gone = False
