@@ -1,6 +1,7 @@
 """A chat or text completion: asked before, or by others just now? else which tier, its answer, and keeping that."""
 
 from dataclasses import replace
+from functools import partial
 
 from cache.response_cache import SemanticLookup
 from core.embedder import BatchingEmbedder, Embedding
@@ -9,6 +10,7 @@ from core.request import RouteKind
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
+from gateway.cascade import Cascade
 from gateway.choice import Chooser, Plan
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Key
@@ -26,7 +28,7 @@ class Inference:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
-        self._generation = Generation(services, self._stored)
+        self._cascade = Cascade(services, Generation(services, self._stored))
         self._exact = services.config.cache.exact.enabled
         self._flights = services.flights
         ping = services.config.gateway.sse_ping
@@ -107,7 +109,7 @@ class Inference:
         if flight is not None:
             flight.tier = work.gate.name
             work = replace(work, flight=flight)
-        await self._generation.run(work, exchange, account, block)
+        await self._cascade.run(work, exchange, account, block, partial(self._chooser.remember, asked))
 
     async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
         """The vector of the plan's text within the deadline, and the seconds that took."""
@@ -131,7 +133,10 @@ class Inference:
         self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
         metrics = self._services.metrics
-        metrics.decisions(decision.tier, decision.reason).inc()
+        ear = self._cascade.ear(asked.request, decision, account)
+        if ear is None:
+            # Else it is counted when the ear has decided.
+            metrics.decisions(decision.tier, decision.reason).inc()
         if decision.complexity is not None:
             metrics.complexity().observe(decision.complexity)
         gate = self._services.tiers[decision.tier]
@@ -143,4 +148,5 @@ class Inference:
             question=asked.question,
             controls=asked.controls,
             embedding=embedding if plan.semantic else None,
+            ear=ear,
         )

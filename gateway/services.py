@@ -23,8 +23,10 @@ from gateway.settle import Settlement
 from gateway.shadow import Shadow
 from gateway.targets import Targets
 from gateway.tier import TierGate
-from gateway.upstream.aiohttp_client import AiohttpUpstream
-from gateway.upstream.replicas import Replicas
+from gateway.upstream.breaker import LEVELS
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.names import Names, Resolver, SystemResolver
+from gateway.upstream.replicas import Replica, Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
 
@@ -75,6 +77,7 @@ class Services:
     conversations: Conversations
     flights: Flights
     shadow: Shadow
+    names: Names
     load: Load = field(default_factory=Load)
 
     @property
@@ -96,6 +99,7 @@ async def opened(
     clock: Clock | None = None,
     write: Write | None = None,
     make_encoder: EncoderFactory = sentence_transformer,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
     clock = clock or SystemClock()
@@ -103,7 +107,7 @@ async def opened(
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(AiohttpUpstream())
+        upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         cache = await stack.enter_async_context(response_cache(config, clock))
         _watch(metrics, tiers)
@@ -112,6 +116,9 @@ async def opened(
         await stack.enter_async_context(slot)
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
+        urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
+        names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
+        await stack.enter_async_context(names)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -127,6 +134,7 @@ async def opened(
             conversations=Conversations(),
             flights=Flights(clock),
             shadow=shadow,
+            names=names,
         )
 
 
@@ -146,7 +154,7 @@ def response_cache(config: Config, clock: Clock) -> ResponseCache:
     return ResponseCache(config.cache, clock=clock, verifier=verifier)
 
 
-def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
+def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
     authorization = None
     if tier.api_key is not None:
         try:
@@ -154,8 +162,9 @@ def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, m
         except ConfigError as error:
             raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
     replicas = Replicas(
-        name, tier.urls, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
+        name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
+    replicas.listeners.append(partial(_watch_breaker, metrics, name))
     return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
 
 
@@ -172,6 +181,17 @@ def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
     for name, gate in tiers.items():
         metrics.queue_depth(name).read = partial(_waiting, gate)
         metrics.inflight(name).read = partial(_inflight, gate)
+
+
+def _watch_breaker(metrics: Metrics, tier: TierName, replica: Replica, joins: bool) -> None:
+    if joins:
+        metrics.breaker_state(tier, replica.url).read = partial(_breaker, replica)
+    else:
+        metrics.breaker_state.drop(tier, replica.url)
+
+
+def _breaker(replica: Replica) -> float:
+    return LEVELS[replica.breaker.state]
 
 
 def _waiting(gate: TierGate) -> float:
