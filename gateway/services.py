@@ -15,10 +15,12 @@ from core.errors import ConfigError, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
+from gateway.shadow import Shadow
 from gateway.targets import Targets
 from gateway.tier import TierGate
 from gateway.upstream.breaker import LEVELS
@@ -73,6 +75,8 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    flights: Flights
+    shadow: Shadow
     names: Names
     load: Load = field(default_factory=Load)
 
@@ -112,6 +116,8 @@ async def opened(
         wanted = config.cache.semantic.enabled or len(tiers) > 1
         slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
         await stack.enter_async_context(slot)
+        shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
+        await stack.enter_async_context(shadow)
         urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
@@ -128,6 +134,8 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            flights=Flights(clock),
+            shadow=shadow,
             names=names,
         )
 
