@@ -78,9 +78,9 @@ class Services:
         """Whether the process has been told to stop."""
         return self.load.draining
 
-    def read_cache_sizes(self) -> None:
+    async def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
-        stats = self.cache.stats()
+        stats = await self.cache.stats()
         self.metrics.entries("exact").read = partial(float, stats.exact)
         self.metrics.entries("semantic").read = partial(float, stats.semantic)
 

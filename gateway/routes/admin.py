@@ -15,19 +15,19 @@ def routes(services: Services) -> list[Route]:
     """The routes under /admin."""
 
     async def stats(_: Request) -> Response:
-        return JSONResponse(asdict(services.cache.stats()))
+        return JSONResponse(asdict(await services.cache.stats()))
 
     async def delete(request: Request) -> Response:
         entry = request.path_params["entry"]
-        if not services.cache.delete(entry):
+        if not await services.cache.delete(entry):
             raise NotFound(f"no cache entry {entry[:100]!r}", code="entry_not_found")
         return JSONResponse({"deleted": entry})
 
     async def purge(request: Request) -> Response:
-        return JSONResponse({"purged": services.cache.purge(request.query_params.get("tenant"))})
+        return JSONResponse({"purged": await services.cache.purge(request.query_params.get("tenant"))})
 
     async def state(_: Request) -> Response:
-        return JSONResponse(describe(services))
+        return JSONResponse(await describe(services))
 
     return [
         Route("/admin/cache/stats", stats),
@@ -37,7 +37,7 @@ def routes(services: Services) -> list[Route]:
     ]
 
 
-def describe(services: Services) -> dict[str, JsonValue]:
+async def describe(services: Services) -> dict[str, JsonValue]:
     """Tiers, queues, cache, embedder and the configuration without anything that proves who somebody is."""
     tiers: dict[str, JsonValue] = {
         name: {
@@ -56,7 +56,7 @@ def describe(services: Services) -> dict[str, JsonValue]:
         "draining": services.draining,
         "running": services.load.running,
         "tiers": tiers,
-        "cache": asdict(services.cache.stats()),
+        "cache": asdict(await services.cache.stats()),
         "conversations": len(services.conversations),
         "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
         "config": public(services),

@@ -29,7 +29,7 @@ def metrics_route(services: Services) -> Route:
     """`GET /metrics`."""
 
     async def scrape(_: Request) -> Response:
-        services.read_cache_sizes()
+        await services.read_cache_sizes()
         # Milliseconds with many label values: streams must not stand still meanwhile.
         text = await asyncio.to_thread(services.metrics.render)
         return Response(text, media_type=CONTENT_TYPE)
