@@ -100,6 +100,15 @@ class ResponseCache:
         """Seconds after which neither layer serves an entry."""
         return lifetime(self._settings)
 
+    @property
+    def fault(self) -> str | None:
+        """What does not work at the moment; None where everything does."""
+        return self._store.fault
+
+    def understand(self, namespace: str) -> None:
+        """The embedder is there: from here on the questions of its namespace can be found, and only those."""
+        self.catalogue.namespace = namespace
+
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
         return self

@@ -57,6 +57,7 @@ class Store(Protocol):
     `put`: adds or replaces. False where it is too large to keep; the older answer is gone then, too.
     `remove`: by id, of a tenant, or all of them; how many there were.
     `sizes`: after what has expired is gone.
+    `fault`: what does not work at the moment, None where everything does.
     All raise DependencyFault where the store does not do its part within its budget. Cancelling one leaves it open
     whether it has happened.
     """
@@ -74,3 +75,6 @@ class Store(Protocol):
     async def remove(self, *, key: str | None = None, tenant: str | None = None) -> int: ...
 
     async def sizes(self) -> Sizes: ...
+
+    @property
+    def fault(self) -> str | None: ...

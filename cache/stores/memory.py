@@ -48,6 +48,11 @@ class MemoryStore:
     ) -> None:
         return None
 
+    @property
+    def fault(self) -> str | None:
+        """Nothing can be wrong with it."""
+        return None
+
     async def get(self, tenant: str, key: str, *, touch: bool) -> Entry | None:
         """The entry; `touch` marks it as just used."""
         held = self._used.get(key)

@@ -1,5 +1,6 @@
 """`/admin`: what is inside, and the cache's eraser. The pipeline lets only administrators in."""
 
+import contextlib
 from dataclasses import asdict
 
 from pydantic import JsonValue
@@ -7,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from core.errors import NotFound
+from core.errors import DependencyFault, NotFound
 from gateway.services import Services
 
 
@@ -15,7 +16,7 @@ def routes(services: Services) -> list[Route]:
     """The routes under /admin."""
 
     async def stats(_: Request) -> Response:
-        return JSONResponse(asdict(await services.cache.stats()))
+        return JSONResponse(await cache_state(services))
 
     async def delete(request: Request) -> Response:
         entry = request.path_params["entry"]
@@ -56,11 +57,22 @@ async def describe(services: Services) -> dict[str, JsonValue]:
         "draining": services.draining,
         "running": services.load.running,
         "tiers": tiers,
-        "cache": asdict(await services.cache.stats()),
+        "cache": await cache_state(services),
         "conversations": len(services.conversations),
         "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
         "config": public(services),
     }
+
+
+async def cache_state(services: Services) -> dict[str, JsonValue]:
+    """Sizes of the cache, where they can be had, and how its store is."""
+    kind = services.config.cache.store.partition(":")[0]
+    breaker = services.breakers.get("cache_store")
+    store: JsonValue = {"kind": kind, "breaker": None if breaker is None else breaker.state}
+    sizes: dict[str, JsonValue] = {}
+    with contextlib.suppress(DependencyFault):
+        sizes = asdict(await services.cache.stats())
+    return {**sizes, "store": store, "fault": services.cache.fault}
 
 
 def public(services: Services) -> JsonValue:

@@ -51,6 +51,10 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append("embedder: loading, so no semantic layer yet")
     elif embedder.state == "failed":
         degraded.append(f"embedder: {embedder.fault}")
+    if embedder.breaker.state != "closed":
+        degraded.append(f"embedder: {embedder.breaker.reason}")
+    if services.cache.fault is not None:
+        degraded.append(f"cache: {services.cache.fault}")
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())
