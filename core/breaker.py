@@ -38,7 +38,8 @@ class Breaker:
     """Counts outcomes and says whether a call may be made.
 
     `attempt` wraps a call; where that does not fit, every True of `admit` is followed by exactly one of `succeeded`,
-    `failed` and `abandoned`. `reason` is the last failure's. `on_change(breaker)` is told every change of state.
+    `failed` and `abandoned`. `reason` is that of the last call, None where
+    it succeeded. `on_change(breaker)` is told every change of state.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Breaker:
         """The call did its work. A success of a call from before the breaker opened does not close it."""
         if self.state == "open":
             return
-        self._in_a_row = 0
+        self._in_a_row, self.reason = 0, None
         if self.state == "half-open":
             self._outcomes.clear()
             self._become("closed")

@@ -55,7 +55,7 @@ class RedisStore:
     def fault(self) -> str | None:
         """What does not work; None where everything does."""
         breaker = self._link.breaker
-        return f"{breaker.name}: {breaker.reason}" if breaker.state != "closed" else self.follower.fault
+        return f"{breaker.name}: {breaker.reason}" if breaker.reason is not None else self.follower.fault
 
     async def get(self, tenant: str, key: str, *, touch: bool) -> Entry | None:
         """The entry under the key of this tenant; a value that says otherwise is not one."""

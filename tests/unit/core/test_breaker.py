@@ -69,7 +69,7 @@ def test_one_trial_at_a_time_when_it_has_cooled(breaker: Breaker, clock: HandClo
     assert (breaker.state, breaker.level) == ("half-open", 1)
     assert not breaker.admit()
     breaker.succeeded()
-    assert breaker.state == "closed"
+    assert (breaker.state, breaker.reason) == ("closed", None)
     fail(breaker, 2)
     assert breaker.state == "closed", "the failures from before are forgotten"
 
