@@ -7,6 +7,7 @@ a cluster, where all keys of a script must lie in one slot. So keys carry a hash
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha1
 from types import TracebackType
@@ -35,6 +36,8 @@ MAX_RUNNING = 256
 CLUSTER_SHARDS = 16
 # At most one line about refusals in so many seconds; the breaker's own lines are as seldom as its changes.
 COMPLAIN_EVERY = 30.0
+# Whether the task that asks has waited for an answer in vain: a request pays the budget once, whatever it asks later.
+_waited: ContextVar[bool] = ContextVar("waited for a store in vain", default=False)
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ class RedisLink:
     """Runs scripts. An async context manager; entering connects to nothing, so a server may come later.
 
     `run` raises DependencyFault: `timeout` where the answer was not there within the budget, `error` where the server
-    cannot be reached or refuses, `open` where the breaker leaves it alone. A request never makes the trial of an open
-    breaker: whoever runs scripts in the `background` does, so that a dead server costs requests nothing.
+    cannot be reached or refuses, `open` where it is left alone. A request never makes the trial of an open breaker:
+    whoever runs scripts in the `background` does, so that a dead server costs requests nothing. After a `timeout` the
+    same task is refused at once: one request pays the budget once.
     """
 
     def __init__(self, address: RedisAddress, clock: Clock, budget: float, name: str = "redis") -> None:
@@ -84,10 +88,17 @@ class RedisLink:
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument] = (), *, background: bool = False
     ) -> Any:
         """What the script returns: None, int, bytes, or a list of these."""
+        if not background and _waited.get():
+            raise DependencyFault(f"{self.breaker.name} has been waited for in vain", "open")
         with self.breaker.attempt(trial=background):
-            answer = await self._within(
-                PATIENCE if background else self._budget, self._evaluate(script, keys, arguments)
-            )
+            try:
+                answer = await self._within(
+                    PATIENCE if background else self._budget, self._evaluate(script, keys, arguments)
+                )
+            except DependencyFault as fault:
+                if fault.kind == "timeout" and not background:
+                    _waited.set(True)
+                raise
         if isinstance(answer, raised.ResponseError):
             # The server is there and says no: out of memory, read only, not allowed. That is no reason to leave it.
             self._complain(answer)
