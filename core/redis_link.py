@@ -34,6 +34,8 @@ CONNECTIONS = 64
 MAX_RUNNING = 256
 # Parts into which a cluster's keys are divided, so that every server gets some.
 CLUSTER_SHARDS = 16
+# Turns of the event loop in which an answer may still come to light that has arrived while the loop itself was late.
+GRACE = 4
 # At most one line about refusals in so many seconds; the breaker's own lines are as seldom as its changes.
 COMPLAIN_EVERY = 30.0
 # Whether the task that asks has waited for an answer in vain: a request pays the budget once, whatever it asks later.
@@ -115,8 +117,11 @@ class RedisLink:
         task = asyncio.ensure_future(operation)
         self._running.add(task)
         task.add_done_callback(self._ended)
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
+        await asyncio.wait({task}, timeout=seconds)
+        for _ in range(GRACE):
+            if not task.done():
+                await asyncio.sleep(0)
+        if not task.done():
             raise DependencyFault(f"no answer within {seconds * 1000:g} ms", "timeout")
         return task.result()
 
