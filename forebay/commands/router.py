@@ -14,7 +14,7 @@ from core.errors import ConfigError, Problem
 from router.artefact import write
 from router.calibrate import calibrate
 from router.classifier import Classifier, Score
-from router.evaluate import Measured, document, measure
+from router.evaluate import Measured, document, measure, picture
 from router.features import length
 from router.labels import Labelled, prompt_of, read_labels, read_rows
 from router.seed import read_seed
@@ -66,6 +66,7 @@ def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     parser.add_argument("--data", type=Path, required=True, metavar="F", help="JSON lines: prompt, weak, strong")
     parser.add_argument("--classifier", type=Path, metavar="F", help="a trained file; the shipped one without it")
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="the curve as a picture")
     _add_models(parser)
 
 
@@ -81,6 +82,9 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--data", type=Path, required=True, action="append", metavar="F", help="labelled asks; may be given again"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="M", help="the classifier file to write")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="folder for report.json and one curve per data file as PNG"
+    )
     parser.add_argument(
         "--leave-out", metavar="FIELD", help="measure each group of rows by a classifier that never saw the group"
     )
@@ -114,11 +118,16 @@ def _evaluate(args: argparse.Namespace) -> int:
     scores = _scores(classifier, texts, _vectors(texts, args.vectors, classifier.embedder))
     complexities = np.array([score.complexity for score in scores])
     found = measure(rows, complexities, np.array([length(text) for text in texts]))
+    if args.plot is not None:
+        args.plot.write_bytes(picture(args.data.name, found))
+    seen = sum(classifier.seen(text) for text in texts)
     if args.json:
         unfamiliar = sum(not score.familiar for score in scores) / len(scores)
-        _print_json({**document(found), "unfamiliar": round(unfamiliar, 4)})
+        _print_json({**document(found), "unfamiliar": round(unfamiliar, 4), "rows_trained_on": seen})
     else:
         print(_table({str(args.data): found}))
+    if seen:
+        _note(f"the classifier was trained on {seen} of these {len(rows)} rows: they say little about others")
     return 0
 
 
@@ -163,11 +172,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _report(trained: Trained, args: argparse.Namespace) -> None:
     written = None if trained.refusals else str(args.out)
-    if not args.json:
-        print(_table(trained.measured))
-        print(f"easy and hard seed asks on their side of 0.5: {trained.chat_accuracy:.1%}")
-        print(f"written to {written}" if written else "nothing written")
-        return
     result: dict[str, Any] = {
         "written": written,
         "refused": list(trained.refusals),
@@ -176,6 +180,16 @@ def _report(trained: Trained, args: argparse.Namespace) -> None:
     }
     if len(trained.measured) == 1:
         result |= next(iter(result["data"].values()))
+    if args.report is not None:
+        args.report.mkdir(parents=True, exist_ok=True)
+        (args.report / "report.json").write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+        for name, found in trained.measured.items():
+            (args.report / f"{name}.png").write_bytes(picture(name, found))
+    if not args.json:
+        print(_table(trained.measured))
+        print(f"easy and hard seed asks on their side of 0.5: {trained.chat_accuracy:.1%}")
+        print(f"written to {written}" if written else "nothing written")
+        return
     _print_json(result)
 
 
