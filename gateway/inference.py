@@ -7,6 +7,7 @@ from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
 from gateway.choice import Chooser, Plan
 from gateway.exchange import Exchange
+from gateway.forecast import need_of
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
@@ -30,6 +31,7 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
+        account.need = need_of(len(raw), asked.request.body)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is None:
             # From here on the request may wait, and the client may leave meanwhile.
