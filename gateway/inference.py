@@ -15,6 +15,7 @@ from gateway.choice import Chooser, Plan
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Key
 from gateway.follow import Following, key_of
+from gateway.forecast import need_of
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
@@ -42,6 +43,7 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
+        account.need = need_of(len(raw), asked.request.body)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
             self._chooser.remember(asked, hit.tier)

@@ -216,7 +216,13 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
     replicas.listeners.append(partial(_watch_breaker, metrics, name))
-    return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
+    admission = Admission(name, tier.queue, clock, lambda: replicas.usable, patient=scales_from_zero(tier))
+    return TierGate(name, tier, admission, replicas, authorization)
+
+
+def scales_from_zero(tier: Tier) -> bool:
+    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
+    return tier.replicas.min == 0 and tier.fallback is None
 
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:

@@ -23,8 +23,6 @@ def unsupported(config: Config) -> list[Problem]:
             (f"{at}.requests_per_minute", key.requests_per_minute is not None, "null"),
             (f"{at}.tokens_per_minute", key.tokens_per_minute is not None, "null"),
             (f"{at}.monthly_budget", key.monthly_budget is not None, "null"),
-            (f"{at}.priority", key.priority != "normal", "normal"),
-            (f"{at}.weight", key.weight != 1, "1"),
         ]
     for name, tier in config.tiers.items():
         checks += [

@@ -107,7 +107,6 @@ def test_all_faults_are_reported_at_once() -> None:
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
         (with_key(env="K", requests_per_minute=5), "auth.keys[0].requests_per_minute", "null"),
-        (with_key(env="K", weight=2.0), "auth.keys[0].weight", "1"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(document: Mapping[str, Any], path: str, legal: str) -> None:
