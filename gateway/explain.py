@@ -15,6 +15,7 @@ from core.errors import DependencyFault
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
+from gateway.cascade import may_escalate
 from gateway.choice import Chooser
 from gateway.embedding import EncoderFactory, sentence_transformer
 from gateway.envelope import JSON
@@ -22,6 +23,7 @@ from gateway.exchange import Exchange
 from gateway.headers import answer_headers
 from gateway.interrupt import Interruptible
 from gateway.services import Services, opened
+from router.decision import Decision
 
 Document = dict[str, JsonValue]
 # Nobody waits for a token here, so the embedding may take longer than on the request path, in seconds.
@@ -72,9 +74,17 @@ class Explain:
                 "complexity": decision.complexity,
                 "threshold": decision.threshold,
                 "reason": decision.reason,
+                "cascade": self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
         }
+
+    def _cascade(self, asked: Asked, decision: Decision) -> Document | None:
+        """What the small tier's answer would have to reach; None where the decision is final."""
+        if not may_escalate(self._services.config, asked.request, decision):
+            return None
+        settings = self._services.config.router.cascade
+        return {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
 
 
 def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:

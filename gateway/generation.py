@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from pydantic import JsonValue
@@ -16,8 +16,11 @@ from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.admission import Ticket
 from gateway.deadline import deadline_of
+from gateway.ear import Ear
 from gateway.envelope import EngineFault, is_error, status_of
 from gateway.exchange import Exchange
+from gateway.fallback import REASON as FALLBACK
+from gateway.fallback import stand_in
 from gateway.headers import answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.metering import StreamMeter, usage_of
@@ -38,7 +41,10 @@ TAIL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept. `chosen`: the classifier chose the tier."""
+    """What is to be generated, where, and how it may be kept.
+
+    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
+    """
 
     request: InferenceRequest
     gate: TierGate
@@ -47,6 +53,7 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
+    ear: Ear | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,25 @@ class Generation:
         self._services, self._stored = services, stored
 
     async def run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        """Wait for a place, call the tier and send its answer on."""
+        """Wait for a place, call the tier and send its answer on; the other tier's where this one has no replica."""
+        try:
+            await self._run(work, exchange, account, block)
+        except RequestError as error:
+            other = None
+            if not exchange.started:
+                other = stand_in(self._services.tiers, work.gate, work.model, work.request, error)
+            if other is None:
+                raise
+            account.tier, account.route_reason = other.name, FALLBACK
+            self._services.metrics.decisions(other.name, FALLBACK).inc()
+            # Kept would be the answer of another model than the one that was asked.
+            controls = replace(work.controls, write=False)
+            moved = replace(work, gate=other, model=other.settings.model, chosen=False, controls=controls)
+            await self._run(moved, exchange, account, block)
+
+    async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         metrics, gate = self._services.metrics, work.gate
+        gate.replicas.check()
         identity = account.identity
         ticket = Ticket(
             tenant=account.tenant,
@@ -110,6 +134,8 @@ class Generation:
                 patience.end()
                 await opened.reply.finish(TAIL)
         except (RequestError, asyncio.CancelledError) as error:
+            if opened is not None:
+                opened.failed(block.cause or error)
             self._broke(work, block.cause or error, begun=opened is not None)
             raise
         finally:
@@ -124,21 +150,22 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request, work.model),
+            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
+            if work.ear is not None:
+                reply = await work.ear.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)
 
         ping = self._services.config.gateway.sse_ping
         if ping is None or not request.stream:
-            return await gate.replicas.open(call, begin)
-        return await self._open_with_pings(
-            asyncio.ensure_future(gate.replicas.open(call, begin)), ping, exchange, account
-        )
+            return await gate.replicas.open(call, begin, patience.cause)
+        opening = asyncio.ensure_future(gate.replicas.open(call, begin, patience.cause))
+        return await self._open_with_pings(opening, ping, exchange, account)
 
     async def _open_with_pings(
         self, opening: "asyncio.Future[Opened[Begun]]", ping: float, exchange: Exchange, account: Account

@@ -27,12 +27,13 @@ def answer_headers(exchange: Exchange, account: Account, clock: Clock) -> Header
 
 def debug_headers(account: Account, now: float) -> Headers:
     """What was decided and how long it took, up to `now`; values that are not known are left out."""
-    overhead = max(0.0, now - account.arrived - account.queue_s - account.upstream_s)
+    overhead = max(0.0, now - account.arrived - account.queue_s - account.upstream_s - account.held_s)
     known: list[tuple[bytes, str | None]] = [
         (b"x-forebay-similarity", None if account.similarity is None else f"{account.similarity:.4f}"),
         (b"x-forebay-guard", account.guard),
         (b"x-forebay-complexity", None if account.complexity is None else f"{account.complexity:.4f}"),
         (b"x-forebay-route-reason", account.route_reason),
+        (b"x-forebay-confidence", None if account.confidence is None else f"{account.confidence:.4f}"),
         (b"x-forebay-queue-ms", f"{account.queue_s * 1000:.2f}"),
         (b"x-forebay-overhead-ms", f"{overhead * 1000:.2f}"),
     ]

@@ -1,10 +1,13 @@
 """A chat or text completion: asked before? else which tier, a place in it, its answer, and keeping that answer."""
 
+from functools import partial
+
 from core.embedder import BatchingEmbedder, Embedding
 from core.request import RouteKind
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
+from gateway.cascade import Cascade
 from gateway.choice import Chooser, Plan
 from gateway.exchange import Exchange
 from gateway.generation import Generation, Work
@@ -20,7 +23,7 @@ class Inference:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
-        self._generation = Generation(services, self._stored)
+        self._cascade = Cascade(services, Generation(services, self._stored))
         self._reader = Reader(services.targets, services.config.cache)
 
     async def answer(self, kind: RouteKind, exchange: Exchange, account: Account, block: Interruptible) -> None:
@@ -42,7 +45,7 @@ class Inference:
                 self._stored.no_semantic()
             if hit is None:
                 work = self._decide(asked, plan, embedding, embedder, account)
-                await self._generation.run(work, exchange, account, block)
+                await self._cascade.run(work, exchange, account, block, partial(self._chooser.remember, asked))
                 return
         self._chooser.remember(asked, hit.tier)
         await self._stored.replay(hit, asked.request, exchange, account)
@@ -69,7 +72,10 @@ class Inference:
         self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
         metrics = self._services.metrics
-        metrics.decisions(decision.tier, decision.reason).inc()
+        ear = self._cascade.ear(asked.request, decision, account)
+        if ear is None:
+            # Else it is counted when the ear has decided.
+            metrics.decisions(decision.tier, decision.reason).inc()
         if decision.complexity is not None:
             metrics.complexity().observe(decision.complexity)
         gate = self._services.tiers[decision.tier]
@@ -81,4 +87,5 @@ class Inference:
             question=asked.question,
             controls=asked.controls,
             embedding=embedding if plan.semantic else None,
+            ear=ear,
         )

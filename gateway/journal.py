@@ -46,6 +46,7 @@ class Journal:
             "guard": account.guard,
             "complexity": _rounded(account.complexity, 4),
             "route_reason": account.route_reason,
+            "confidence": _rounded(account.confidence, 4),
             "queue_ms": round(account.queue_s * 1000, 3),
             "upstream_ms": round(account.upstream_s * 1000, 3),
             "overhead_ms": round(overhead_s * 1000, 3),

@@ -81,6 +81,13 @@ TABLE = (
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
+    Spec(
+        "forebay_cascade_held_seconds",
+        "histogram",
+        "First content of the small tier to the cascade's verdict",
+        ("verdict",),
+        _FIRST,
+    ),
     Spec("forebay_queue_wait_seconds", "histogram", "Time in the tier's queue", ("tier", "priority"), _WAIT),
     Spec("forebay_queue_depth", "gauge", "Requests in the tier's queue", ("tier",)),
     Spec("forebay_inflight", "gauge", "Requests inside the tier", ("tier",)),
@@ -97,6 +104,7 @@ TABLE = (
         ("dependency",),
     ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
+    Spec("forebay_breaker_state", "gauge", "Breaker of a server: 0 closed, 1 half open, 2 open", ("tier", "url")),
 )
 
 
@@ -163,6 +171,10 @@ class Family(Generic[Child]):
         found = self.children.get(values)
         return self._new(values) if found is None else found
 
+    def drop(self, *values: str) -> None:
+        """Forget the child with these label values: what it measured is no more."""
+        self.children.pop(values, None)
+
     def _new(self, values: tuple[str, ...]) -> Child:
         if self._bounded is not None:
             value = values[self._bounded]
@@ -215,6 +227,7 @@ class Metrics:
         self.embed_batch = histogram("embed_batch_size")
         self.decisions = counter("router_decisions_total")
         self.complexity = histogram("router_complexity")
+        self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
         self.queue_depth = gauge("queue_depth")
         self.inflight = gauge("inflight")
@@ -226,6 +239,7 @@ class Metrics:
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
         self.dependency_breaker = gauge("dependency_breaker_state")
+        self.breaker_state = gauge("breaker_state")
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

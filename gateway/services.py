@@ -26,8 +26,10 @@ from gateway.probes import Probes
 from gateway.settle import Settlement
 from gateway.targets import Targets
 from gateway.tier import TierGate
-from gateway.upstream.aiohttp_client import AiohttpUpstream
-from gateway.upstream.replicas import Replicas
+from gateway.upstream.breaker import LEVELS
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.names import Names, Resolver, SystemResolver
+from gateway.upstream.replicas import Replica, Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
 
@@ -80,6 +82,7 @@ class Services:
     classifier: Classifier
     conversations: Conversations
     breakers: Mapping[str, Breaker]
+    names: Names
     load: Load = field(default_factory=Load)
 
     @property
@@ -105,6 +108,7 @@ async def opened(
     clock: Clock | None = None,
     write: Write | None = None,
     make_encoder: EncoderFactory = sentence_transformer,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
     clock = clock or SystemClock()
@@ -112,7 +116,7 @@ async def opened(
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(AiohttpUpstream())
+        upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         link = store_link(config, clock)
         if link is not None:
@@ -125,6 +129,9 @@ async def opened(
         await stack.enter_async_context(slot)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         _watch(metrics, tiers, breakers)
+        urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
+        names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
+        await stack.enter_async_context(names)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -139,6 +146,7 @@ async def opened(
             classifier=classifier,
             conversations=Conversations(),
             breakers=breakers,
+            names=names,
         )
 
 
@@ -187,7 +195,7 @@ def _understand(cache: ResponseCache, embedder: BatchingEmbedder) -> None:
     cache.understand(namespace(embedder.name, embedder.dim))
 
 
-def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, metrics: Metrics) -> TierGate:
+def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
     authorization = None
     if tier.api_key is not None:
         try:
@@ -195,8 +203,9 @@ def _gate(name: TierName, tier: Tier, upstream: AiohttpUpstream, clock: Clock, m
         except ConfigError as error:
             raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
     replicas = Replicas(
-        name, tier.urls, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
+        name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
+    replicas.listeners.append(partial(_watch_breaker, metrics, name))
     return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
 
 
@@ -215,6 +224,17 @@ def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate], breakers: Mappi
     for name, gate in tiers.items():
         metrics.queue_depth(name).read = partial(_waiting, gate)
         metrics.inflight(name).read = partial(_inflight, gate)
+
+
+def _watch_breaker(metrics: Metrics, tier: TierName, replica: Replica, joins: bool) -> None:
+    if joins:
+        metrics.breaker_state(tier, replica.url).read = partial(_breaker, replica)
+    else:
+        metrics.breaker_state.drop(tier, replica.url)
+
+
+def _breaker(replica: Replica) -> float:
+    return LEVELS[replica.breaker.state]
 
 
 def _waiting(gate: TierGate) -> float:

@@ -17,7 +17,7 @@ class Settlement:
         """Count the request and write its line."""
         metrics = self._metrics
         duration = self._clock.monotonic() - account.arrived
-        overhead = max(0.0, duration - account.queue_s - account.upstream_s - account.client_s)
+        overhead = max(0.0, duration - account.queue_s - account.upstream_s - account.held_s - account.client_s)
         tier, cache = account.tier, account.cache
         metrics.requests(account.route, tier, cache, str(account.status)).inc()
         metrics.duration(tier, cache).observe(duration)

@@ -6,13 +6,14 @@ cost-matched random router on each of its data files, with its whole 95 % interv
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from router.artefact import Artefact
+from router.artefact import CUTS, Artefact, mark
+from router.classifier import Classifier
 from router.evaluate import Measured, Numbers, measure, summary
 from router.features import BAG, COUNT, NAMES, extract, length
 from router.fit import WORTH, Kind, fit, folds
@@ -44,9 +45,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Trained:
-    """A classifier with its figures on unseen rows, per data file; `refusals` says why it should not be used."""
+    """A classifier with its figures on unseen rows, per data file.
 
-    artefact: Artefact
+    `refusals` says why there is none: then `artefact` is None.
+    """
+
+    artefact: Artefact | None
     measured: dict[str, Measured]
     chat_accuracy: float
     refusals: tuple[str, ...]
@@ -81,6 +85,9 @@ def train(
         measured[source.name] = measure(source.rows, scores, lengths)
     hard = np.array([ask.hard for ask in seed[0]])
     chat_accuracy = float(((unseen[-1] >= 0) == hard).mean())
+    refusals = tuple(_refusals(measured))
+    if refusals:
+        return Trained(None, measured, chat_accuracy, refusals)
     note("fitting on all rows")
     prototypes, familiar_at = _prototypes(vectors, generator)
     artefact = Artefact(
@@ -91,9 +98,20 @@ def train(
         plain=fit(_kinds(sources, seed[0], readable), 0, generator),
         prototypes=prototypes,
         familiar_at=familiar_at,
+        deciles=np.zeros(CUTS, dtype=np.float32),
+        trained_on=np.unique(np.array([mark(text) for some in texts for text in some], dtype=np.uint32)),
         recipe=_recipe(sources, seed[0], measured, chat_accuracy, {"by_group": by_group, "random_state": random_state}),
     )
-    return Trained(artefact, measured, chat_accuracy, tuple(_refusals(measured)))
+    prompts, rows = [text for some in texts for text in some], np.concatenate(vectors)
+    artefact = replace(artefact, deciles=_deciles(Classifier(artefact), prompts, rows))
+    return Trained(artefact, measured, chat_accuracy, ())
+
+
+def _deciles(classifier: Classifier, texts: Sequence[str], vectors: Vectors) -> Array:
+    """The complexities that cut the training sample into ten equal parts, as live requests are scored."""
+    found = [classifier.score(text, vector).complexity for text, vector in zip(texts, vectors, strict=True)]
+    cuts: Array = np.quantile(found, np.arange(1, CUTS + 1) / (CUTS + 1)).astype(np.float32)
+    return cuts
 
 
 def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[Array]) -> list[Kind]:
@@ -121,7 +139,7 @@ def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[
         CHAT,
         inputs[-1],
         1 - hard,
-        hard,
+        np.ones(len(asks)),
         balanced_weights(list(asks)),
         np.full(len(asks), ""),
         worth=0.5,

@@ -187,10 +187,12 @@ class Cascade(Record):
 
     enabled: bool = False
     """Escalate answers of the small tier."""
-    threshold: float | None = None
-    """Least mean token log-probability that is kept."""
-    tokens: int = Field(16, ge=1)
-    """First tokens that decide."""
+    threshold: float | None = Field(None, le=0)
+    """Least mean token log-probability that is kept; null escalates the lowest quarter of recent answers."""
+    tokens: int | None = Field(16, ge=1)
+    """First tokens that decide; null is the whole answer."""
+    deadline: Duration = 2.0
+    """How long a stream may be held back for its first tokens, from its first content; then those that came decide."""
 
 
 class Router(Record):
@@ -356,3 +358,9 @@ class Config(Record):
     embedder: Embedder = Embedder()
     router: Router = Router()
     console: Console = Console()
+
+    @model_validator(mode="after")
+    def _cascades(self) -> Self:
+        if self.router.cascade.enabled and len(self.tiers.items()) < 2:
+            raise ValueError("router.cascade.enabled needs both tiers")
+        return self

@@ -140,7 +140,7 @@ def _train(args: argparse.Namespace) -> int:
         by_group=args.leave_out is not None,
         note=_note,
     )
-    if not trained.refusals:
+    if trained.artefact is not None:
         write(trained.artefact, args.out)
     _report(trained, args)
     for reason in trained.refusals:

@@ -47,9 +47,17 @@ async def describe(services: Services) -> dict[str, JsonValue]:
             "waiting": gate.admission.waiting,
             "expected_wait_s": gate.admission.expected_wait(),
             "replicas": [
-                {"url": r.url, "health": r.health, "fault": r.fault, "outstanding": r.outstanding}
-                for r in gate.replicas.all
+                {
+                    "url": replica.url,
+                    "name": replica.server.host,
+                    "health": replica.health,
+                    "fault": replica.fault,
+                    "breaker": replica.breaker.state,
+                    "outstanding": replica.outstanding,
+                }
+                for replica in gate.replicas.all
             ],
+            "unresolved": dict(gate.replicas.unresolved),
         }
         for name, gate in services.tiers.items()
     }

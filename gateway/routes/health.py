@@ -46,6 +46,10 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         up = len(gate.replicas.all) - len(down)
         tiers[name] = {"ready": up > 0, "up": up, "replicas": len(gate.replicas.all)}
         degraded += [f"tier {name}: {replica.url}: {replica.fault or 'not asked yet'}" for replica in down]
+        degraded += [
+            f"tier {name}: {host}: {fault}; its last known addresses are kept"
+            for host, fault in gate.replicas.unresolved.items()
+        ]
     embedder = services.embedder
     if embedder.state == "loading":
         degraded.append("embedder: loading, so no semantic layer yet")

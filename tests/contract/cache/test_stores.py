@@ -49,7 +49,7 @@ class Place:
                 RedisLink(store_address(self.url), CLOCK, 5.0) as link,
                 RedisStore(link, CLOCK, catalogue, **bounds, lifetime=lifetime) as shared,
             ):
-                await asyncio.wait_for(shared.follower.warm.wait(), 10)
+                await asyncio.wait_for(shared.follower.warm.wait(), 30)
                 yield shared, catalogue
         finally:
             await catalogue.aclose()
@@ -104,13 +104,13 @@ def said(text: str, namespace: str = NAMESPACE) -> Wording:
 
 
 async def known(catalogue: Catalogue, entry: Entry, there: bool = True) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (catalogue.version(entry.id) is not None) != there:  # noqa: ASYNC110  # nothing tells when it follows
             await asyncio.sleep(0.005)
 
 
 async def size(catalogue: Catalogue, wanted: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(catalogue) != wanted:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.005)
 
