@@ -34,7 +34,7 @@ class Place:
 
     @asynccontextmanager
     async def opened(
-        self, *, max_bytes: int = 10**6, max_vectors: int = 1000, lifetime: float = 60.0, namespace: str = NAMESPACE
+        self, *, max_bytes: int = 10**7, max_vectors: int = 1000, lifetime: float = 60.0, namespace: str = NAMESPACE
     ) -> AsyncIterator[tuple[Store, Catalogue]]:
         catalogue = Catalogue(max_vectors)
         catalogue.namespace = namespace
