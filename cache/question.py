@@ -42,8 +42,13 @@ class Question:
 
     @property
     def id(self) -> str:
-        """The entry's public identity: 128 bits of the fingerprint."""
-        return self.fingerprint[:32]
+        """The entry's public identity."""
+        return entry_id(self.fingerprint)
+
+
+def entry_id(fingerprint: str) -> str:
+    """The public identity of the answer to a question: 128 bits of its fingerprint."""
+    return fingerprint[:32]
 
 
 def namespace(embedder: str, dim: int) -> str:

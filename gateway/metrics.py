@@ -75,6 +75,8 @@ TABLE = (
     Spec(
         "forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"
     ),
+    Spec("forebay_cache_shadow_total", "counter", "Semantic hits compared with a fresh answer", ("agreement",)),
+    Spec("forebay_cache_shadow_skipped_total", "counter", "Semantic hits drawn but not compared", ("reason",)),
     Spec("forebay_saved_tokens_total", "counter", "Output tokens that were not generated", ("source",)),
     Spec("forebay_saved_cost_total", "counter", "Cost avoided, in the unit of the tiers' prices", ("source",)),
     Spec("forebay_embed_seconds", "histogram", "One forward pass of the embedder", (), _EMBED),
@@ -221,6 +223,8 @@ class Metrics:
         self.similarity = histogram("cache_similarity")
         self.entries = gauge("cache_entries")
         self.writes_skipped = counter("cache_writes_skipped_total")
+        self.shadow = counter("cache_shadow_total")
+        self.shadow_skipped = counter("cache_shadow_skipped_total")
         self.saved_tokens = counter("saved_tokens_total")
         self.saved_cost = counter("saved_cost_total")
         self.embed = histogram("embed_seconds")
@@ -238,8 +242,8 @@ class Metrics:
         self.tenant_shed = counter("tenant_shed_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
-        self.dependency_breaker = gauge("dependency_breaker_state")
         self.breaker_state = gauge("breaker_state")
+        self.dependency_breaker = gauge("dependency_breaker_state")
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

@@ -20,10 +20,12 @@ from core.errors import ConfigError, DependencyFault, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
+from gateway.shadow import Shadow
 from gateway.targets import Targets
 from gateway.tier import TierGate
 from gateway.upstream.breaker import LEVELS
@@ -81,8 +83,10 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
-    breakers: Mapping[str, Breaker]
+    flights: Flights
+    shadow: Shadow
     names: Names
+    breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
 
     @property
@@ -115,7 +119,9 @@ async def opened(
     metrics = Metrics()
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
+    journal = Journal(clock, write)
     async with AsyncExitStack() as stack:
+        stack.callback(journal.close)
         upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         link = store_link(config, clock)
@@ -127,11 +133,13 @@ async def opened(
             config.embedder, make_encoder, metrics, clock, wanted=wanted, on_ready=partial(_understand, cache)
         )
         await stack.enter_async_context(slot)
-        breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
-        _watch(metrics, tiers, breakers)
+        shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
+        await stack.enter_async_context(shadow)
         urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
+        breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
+        _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -140,13 +148,15 @@ async def opened(
             targets=Targets(config.tiers),
             tiers=tiers,
             metrics=metrics,
-            settlement=Settlement(metrics, Journal(clock, write), clock),
+            settlement=Settlement(metrics, journal, clock),
             cache=cache,
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
-            breakers=breakers,
+            flights=Flights(clock),
+            shadow=shadow,
             names=names,
+            breakers=breakers,
         )
 
 

@@ -14,7 +14,6 @@ def unsupported(config: Config) -> list[Problem]:
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("auth.store", config.auth.store != "memory", "memory"),
         ("cache.semantic.judge", semantic.judge is not None, "null"),
-        ("cache.semantic.shadow_rate", semantic.shadow_rate > 0, "0.0"),
         ("router.labels.rate", router.labels.rate > 0, "0.0"),
     ]
     for index, key in enumerate(config.auth.keys):
