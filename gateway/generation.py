@@ -16,7 +16,7 @@ from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.admission import Ticket
 from gateway.deadline import deadline_of
-from gateway.ear import Ear
+from gateway.ear import Listener
 from gateway.envelope import EngineFault, is_error, status_of
 from gateway.exchange import Exchange
 from gateway.headers import answer_headers, upstream_headers
@@ -41,7 +41,7 @@ TAIL = 0.5
 class Work:
     """What is to be generated, where, and how it may be kept.
 
-    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
+    `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up.
     """
 
     request: InferenceRequest
@@ -51,7 +51,7 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
-    ear: Ear | None = None
+    listener: Listener | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,13 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
+            body=upstream_body(request if work.listener is None else work.listener.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
-            if work.ear is not None:
-                reply = await work.ear.hear(reply, patience)
+            if work.listener is not None:
+                reply = await work.listener.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)

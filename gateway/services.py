@@ -14,7 +14,10 @@ from core.config import Config, Tier, TierName, resolve_secret
 from core.errors import ConfigError, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
+from gateway.comparing import Comparing, LabelFile
+from gateway.drift import Drift
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.feedback import Decisions
 from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
@@ -71,6 +74,10 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    drift: Drift
+    labels: LabelFile | None
+    comparing: Comparing
+    decisions: Decisions
     load: Load = field(default_factory=Load)
 
     @property
@@ -107,6 +114,12 @@ async def opened(
         slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
         await stack.enter_async_context(slot)
         await stack.enter_async_context(Probes(tiers.values()))
+        drift = Drift(classifier.deciles.tolist(), list(tiers))
+        metrics.drift().read = drift.psi
+        path = config.router.labels.path
+        labels = None if path is None else LabelFile(Path(path))
+        comparing = Comparing(config.router.labels, tiers.get("frontier"), labels, metrics, clock)
+        await stack.enter_async_context(comparing)
         yield Services(
             config=config,
             clock=clock,
@@ -119,6 +132,10 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            drift=drift,
+            labels=labels,
+            comparing=comparing,
+            decisions=Decisions(prompts=labels is not None),
         )
 
 

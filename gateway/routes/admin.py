@@ -58,6 +58,7 @@ def describe(services: Services) -> dict[str, JsonValue]:
         "tiers": tiers,
         "cache": asdict(services.cache.stats()),
         "conversations": len(services.conversations),
+        "router": {"drift": services.drift.psi(), "warning": services.drift.warning()},
         "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
         "config": public(services),
     }

@@ -51,6 +51,9 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append("embedder: loading, so no semantic layer yet")
     elif embedder.state == "failed":
         degraded.append(f"embedder: {embedder.fault}")
+    one_sided = services.drift.warning()
+    if one_sided is not None:
+        degraded.append(one_sided)
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())

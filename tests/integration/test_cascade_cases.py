@@ -208,5 +208,5 @@ async def test_explain_says_that_the_small_tiers_answer_may_be_given_up(
 
 
 def test_a_cascade_needs_two_tiers() -> None:
-    with pytest.raises(ConfigError, match="needs both tiers"):
+    with pytest.raises(ConfigError, match="need both tiers"):
         validate({"tiers": {"small": {"model": "m"}}, "router": {"cascade": {"enabled": True}}})

@@ -105,7 +105,6 @@ def test_all_faults_are_reported_at_once() -> None:
         ({**with_tier(), "cache": {"store": "redis://h"}}, "cache.store", "memory"),
         ({**with_tier(), "cache": {"semantic": {"judge": "small"}}}, "cache.semantic.judge", "null"),
         ({**with_tier(), "cache": {"semantic": {"shadow_rate": 0.1}}}, "cache.semantic.shadow_rate", "0.0"),
-        ({**with_tier(), "router": {"labels": {"rate": 0.1}}}, "router.labels.rate", "0.0"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
         (with_key(env="K", requests_per_minute=5), "auth.keys[0].requests_per_minute", "null"),
