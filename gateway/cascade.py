@@ -115,7 +115,7 @@ class Cascade:
         try:
             await self._generation.run(above, exchange, account, block)
         except (Refused, Unavailable, UpstreamError) as error:
-            if exchange.started:
+            if exchange.started or (work.flight is not None and work.flight.began):
                 metrics.decisions("frontier", "escalated").inc()
                 raise
             metrics.decisions("small", reason or "").inc()
@@ -128,7 +128,7 @@ class Cascade:
             raise
         else:
             metrics.decisions("frontier", "escalated").inc()
-            self._services.drift.chose("frontier")
+            self._services.learning.drift.chose("frontier")
             remember("frontier")
 
 

@@ -9,6 +9,11 @@ from gateway.exchange import Exchange
 _PASSED = (
     b"accept", b"user-agent", b"traceparent", b"tracestate", b"openai-beta", b"anthropic-version", b"anthropic-beta",
 )  # fmt: skip
+STREAM_HEADERS: Headers = [
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+EVENT_STREAM: Headers = [*STREAM_HEADERS, (b"content-type", b"text/event-stream; charset=utf-8")]
 # Encoded once: these values are on every answer.
 _VALUES = {name: name.encode() for name in ("none", "small", "frontier", "miss", "bypass", "hit-exact", "hit-semantic")}
 
@@ -23,6 +28,11 @@ def answer_headers(exchange: Exchange, account: Account, clock: Clock) -> Header
     if exchange.headers.get(b"x-forebay-debug") == b"1":
         headers += debug_headers(account, clock.monotonic())
     return headers
+
+
+def hit_headers(age_s: float, entry: str) -> Headers:
+    """The headers of an answer that was not made for this request: its age, and the entry to name in complaints."""
+    return [(b"age", b"%d" % int(age_s)), (b"x-forebay-cache-id", entry.encode("ascii"))]
 
 
 def debug_headers(account: Account, now: float) -> Headers:

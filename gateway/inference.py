@@ -1,8 +1,11 @@
-"""A chat or text completion: asked before? else which tier, a place in it, its answer, and keeping that answer."""
+"""A chat or text completion: asked before, or by others just now? else which tier, its answer, and keeping that."""
 
+from dataclasses import replace
 from functools import partial
 
+from cache.response_cache import SemanticLookup
 from core.embedder import BatchingEmbedder, Embedding, Vector
+from core.errors import RequestError
 from core.request import RouteKind
 from gateway.account import Account
 from gateway.asked import Asked, Reader
@@ -11,6 +14,8 @@ from gateway.cascade import Cascade
 from gateway.choice import Chooser, Plan
 from gateway.comparing import Sample
 from gateway.exchange import Exchange
+from gateway.flight import Flight, Key
+from gateway.follow import Following, key_of
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
@@ -27,6 +32,10 @@ class Inference:
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._cascade = Cascade(services, Generation(services, self._stored))
+        self._exact = services.config.cache.exact.enabled
+        self._flights = services.flights
+        ping = services.config.gateway.sse_ping
+        self._following = Following(self._flights, self._stored, services.metrics, services.clock, ping)
         self._reader = Reader(services.targets, services.config.cache)
 
     async def answer(self, kind: RouteKind, exchange: Exchange, account: Account, block: Interruptible) -> None:
@@ -36,24 +45,76 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
-        services.decisions.remember(account, asked.request.user_text)
+        services.learning.decisions.remember(account, asked.request.user_text)
         hit = await self._stored.exact(asked.question, asked.controls, account)
-        if hit is None:
-            # From here on the request may wait, and the client may leave meanwhile.
+        if hit is not None:
+            self._chooser.remember(asked, hit.tier)
+            await self._stored.replay(hit, asked.request, exchange, account)
+            return
+        # From here on the request may wait, and the client may leave meanwhile.
+        key = key_of(asked, exact=self._exact)
+        if key is None:
             exchange.watch(block)
-            plan = self._chooser.plan(asked)
-            embedding, spent = await self._embed(plan, embedder)
-            if embedder is not None and plan.semantic and asked.question is not None:
-                hit = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
-            else:
-                self._stored.no_semantic()
-            if hit is None:
-                vector = self._chooser.readable(embedding, embedder)
-                decision = self._decide(asked, plan, vector, account)
-                await self._generate(asked, decision, embedding if plan.semantic else None, exchange, account, block)
-                return
-        self._chooser.remember(asked, hit.tier)
-        await self._stored.replay(hit, asked.request, exchange, account)
+            await self._make(asked, embedder, exchange, account, block)
+            return
+        tier = await self._following.answer(key, asked, exchange, account, block)
+        if tier is None:
+            await self._lead(key, asked, embedder, exchange, account, block)
+        else:
+            self._chooser.remember(asked, tier)
+
+    async def _lead(
+        self,
+        key: Key,
+        asked: Asked,
+        embedder: BatchingEmbedder | None,
+        exchange: Exchange,
+        account: Account,
+        block: Interruptible,
+    ) -> None:
+        """Answer a request that others may follow; what ends it ends for them as well."""
+        with self._flights.lead(key, block) as flight:
+            exchange.watch(flight)
+            try:
+                await self._make(asked, embedder, exchange, account, block, flight)
+            except RequestError as error:
+                flight.land(error)
+                if flight.left is None:
+                    raise
+            if flight.left is not None:
+                account.left_at = flight.left_at
+                raise flight.left
+
+    async def _make(
+        self,
+        asked: Asked,
+        embedder: BatchingEmbedder | None,
+        exchange: Exchange,
+        account: Account,
+        block: Interruptible,
+        flight: Flight | None = None,
+    ) -> None:
+        """Answer from the semantic layer, else by a tier."""
+        plan = self._chooser.plan(asked)
+        embedding, spent = await self._embed(plan, embedder)
+        found: SemanticLookup | None = None
+        if embedder is not None and plan.semantic and asked.question is not None:
+            found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
+        else:
+            self._stored.no_semantic()
+        if found is not None and found.hit is not None:
+            if flight is not None:
+                flight.land(found)
+            self._chooser.remember(asked, found.hit.tier)
+            await self._stored.replay(found.hit, asked.request, exchange, account)
+            self._services.shadow.consider(asked, found.hit, exchange.request_id)
+            return
+        vector = self._chooser.readable(embedding, embedder)
+        decision = self._decide(asked, plan, vector, account)
+        if flight is not None:
+            flight.tier = decision.tier
+        work = self._work(asked, decision, embedding if plan.semantic else None, flight)
+        await self._generate(work, asked, decision, exchange, account, block)
 
     async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
         """The vector of the plan's text within the deadline, and the seconds that took."""
@@ -68,7 +129,7 @@ class Inference:
         decision = self._chooser.decide(asked, plan, vector)
         self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
-        drift = self._services.drift
+        drift = self._services.learning.drift
         if decision.complexity is not None:
             self._services.metrics.complexity().observe(decision.complexity)
             drift.scored(decision.complexity)
@@ -76,39 +137,41 @@ class Inference:
             drift.chose(decision.tier)
         return decision
 
-    async def _generate(
-        self,
-        asked: Asked,
-        decision: Decision,
-        embedding: Embedding | None,
-        exchange: Exchange,
-        account: Account,
-        block: Interruptible,
-    ) -> None:
-        """The answer of the tier; an answer that somebody listens to may be given up, or compared afterwards."""
-        services, request = self._services, asked.request
-        gate = services.tiers[decision.tier]
-        ear = self._cascade.ear(request, decision, account)
-        if ear is None:
-            # Else it is counted when the ear has decided.
-            services.metrics.decisions(decision.tier, decision.reason).inc()
-        witness: Witness | None = None
-        if decision.tier == "small" and decision.reason in FREE and services.comparing.wants(request):
-            witness = Witness(request, ear)
-        work = Work(
-            request=request,
+    def _work(self, asked: Asked, decision: Decision, embedding: Embedding | None, flight: Flight | None) -> Work:
+        gate = self._services.tiers[decision.tier]
+        return Work(
+            request=asked.request,
             gate=gate,
             model=asked.target.model or gate.settings.model,
             chosen=asked.target.tier is None,
             question=asked.question,
             controls=asked.controls,
             embedding=embedding,
-            listener=witness or ear,
+            flight=flight,
         )
+
+    async def _generate(
+        self,
+        work: Work,
+        asked: Asked,
+        decision: Decision,
+        exchange: Exchange,
+        account: Account,
+        block: Interruptible,
+    ) -> None:
+        """The answer of the tier; one that somebody listens to may be given up, or compared afterwards."""
+        services, request = self._services, asked.request
+        ear = self._cascade.ear(request, decision, account)
+        if ear is None:
+            # Else it is counted when the ear has decided.
+            services.metrics.decisions(decision.tier, decision.reason).inc()
+        witness: Witness | None = None
+        if decision.tier == "small" and decision.reason in FREE and services.learning.comparing.wants(request):
+            witness = Witness(request, ear)
+        work = replace(work, listener=witness or ear)
         await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
         if witness is not None and account.tier == "small" and (text := witness.text) is not None:
-            services.comparing.offer(
-                Sample(
-                    request, account.request_id, text, account.complexity, str(account.route_reason), account.confidence
-                )
+            reason = str(account.route_reason)
+            services.learning.comparing.offer(
+                Sample(request, account.request_id, text, account.complexity, reason, account.confidence)
             )
