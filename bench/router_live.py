@@ -6,7 +6,7 @@ Sends mixed prompts in five languages with `model: auto`, half of them streamed,
 reasons in the debug headers with `forebay_router_decisions_total` and `forebay_requests_total`; tokens in the answers
 with `forebay_tokens_total`; with `--config` (for the prices) the savings with `forebay_saved_cost_total`; with `--log`
 every request's line. `--cascade` wants a stack with the cascade on: a share of 5 to 60 % escalated, and a lower mean
-log-probability for those than for the kept ones. Nobody else may use the gateway meanwhile; a difference is exit code 1.
+log-probability for those than for the kept ones. Nobody else may use the gateway meanwhile. Exit code 1: a difference.
 """
 
 import argparse
