@@ -22,6 +22,7 @@ from gateway.services import Services
 from gateway.stored import StoredAnswers
 from gateway.witness import Witness
 from router.decision import FREE, Decision
+from router.features import FEATURE_CHARS
 
 
 class Inference:
@@ -129,6 +130,7 @@ class Inference:
         decision = self._chooser.decide(asked, plan, vector)
         self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
+        account.truncated = plan.ask is not None and len(plan.ask) > FEATURE_CHARS
         drift = self._services.learning.drift
         if decision.complexity is not None:
             self._services.metrics.complexity().observe(decision.complexity)
