@@ -74,17 +74,18 @@ class Explain:
                 "complexity": decision.complexity,
                 "threshold": decision.threshold,
                 "reason": decision.reason,
-                "cascade": self._cascade(asked, decision),
+                **self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
         }
 
-    def _cascade(self, asked: Asked, decision: Decision) -> Document | None:
-        """What the small tier's answer would have to reach; None where the decision is final."""
+    def _cascade(self, asked: Asked, decision: Decision) -> Document:
+        """What the small tier's answer would have to reach, where the decision is not final."""
         if not may_escalate(self._services.config, asked.request, decision):
-            return None
+            return {}
         settings = self._services.config.router.cascade
-        return {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
+        least: Document = {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
+        return {"cascade": least}
 
 
 def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:

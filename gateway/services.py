@@ -22,6 +22,7 @@ from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.learning import Learning
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
@@ -83,6 +84,7 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    learning: Learning
     flights: Flights
     shadow: Shadow
     names: Names
@@ -141,6 +143,7 @@ async def opened(
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
+        learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
             clock=clock,
@@ -153,6 +156,7 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            learning=learning,
             flights=Flights(clock),
             shadow=shadow,
             names=names,

@@ -9,12 +9,11 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    semantic, router = config.cache.semantic, config.router
+    semantic = config.cache.semantic
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("auth.store", config.auth.store != "memory", "memory"),
         ("cache.semantic.judge", semantic.judge is not None, "null"),
-        ("router.labels.rate", router.labels.rate > 0, "0.0"),
     ]
     for index, key in enumerate(config.auth.keys):
         at = f"auth.keys[{index}]"

@@ -59,6 +59,9 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append(f"embedder: {embedder.breaker.reason}")
     if services.cache.fault is not None:
         degraded.append(f"cache: {services.cache.fault}")
+    one_sided = services.learning.drift.warning()
+    if one_sided is not None:
+        degraded.append(one_sided)
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())
