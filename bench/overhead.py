@@ -176,14 +176,15 @@ async def measure(direct: Target, gateway: Target, rounds: int) -> list[dict[str
 
 
 @contextmanager
-def serving(command: list[str], core: int, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process on one core, ended with SIGTERM. Its stderr goes to `log`."""
+def serving(command: list[str], core: int | None, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process on one core, or on any, ended with SIGTERM. Its stderr goes to `log`."""
     with log.open("wb") as err:
         process = subprocess.Popen(  # noqa: S603  # our own commands
             [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=err, text=True
         )
     try:
-        os.sched_setaffinity(process.pid, {core})
+        if core is not None:
+            os.sched_setaffinity(process.pid, {core})
         yield process
     finally:
         process.terminate()
