@@ -31,10 +31,11 @@ from statistics import mean
 from typing import Any, Literal, cast
 
 import aiohttp
+import httpx
 import psutil
 import uvloop
 
-from bench.overhead import free_port, serving, wait_ready
+from bench.overhead import free_port, serving
 
 MODEL = "scripted"
 # So many requests run at one time in the engine, and as many may be inside the tier.
@@ -282,17 +283,31 @@ def run(rounds: int) -> dict[str, float]:
     """Start engine and gateway, measure, and stop both."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-overload-")))
-        command = ["bench.engine", "--model", MODEL, "--max-running", str(PLACES), "--keep", "1"]
+        command = [sys.executable, "-m", "bench.engine", "--model", MODEL, "--max-running", str(PLACES), "--keep", "1"]
         engine = stack.enter_context(serving(command, None, folder / "engine.log"))
         engine_url = json.loads(cast("Any", engine.stdout).readline())["url"]
         port = free_port()
         config = folder / "forebay.json"
         config.write_text(json.dumps(document(engine_url, port)), encoding="utf-8")
         log = folder / "gateway.log"
-        process = stack.enter_context(serving(["forebay", "serve", "--config", str(config)], None, log))
+        serve = [sys.executable, "-m", "forebay", "serve", "--config"]
+        process = stack.enter_context(serving([*serve, str(config)], None, log))
         url = f"http://127.0.0.1:{port}"
-        wait_ready(url, process, log)
+        wait_ready(url)
         return uvloop.run(measure(url, psutil.Process(process.pid), rounds))
+
+
+def wait_ready(url: str) -> None:
+    """Wait until the gateway has found its tier. Raises httpx.HTTPError where it does not come up."""
+    for left in range(300, 0, -1):
+        try:
+            httpx.get(f"{url}/ready", timeout=2).raise_for_status()
+        except httpx.HTTPError:
+            if left == 1:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def main() -> int:

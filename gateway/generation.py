@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import orjson
 from pydantic import JsonValue
 
-from cache.answer import StreamAssembler
+from cache.answer import Answer, Hit, StreamAssembler, lasting, replayable
 from cache.controls import Controls
 from cache.question import Question
 from core.embedder import Embedding
@@ -15,15 +15,18 @@ from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.door import admitted
-from gateway.envelope import EngineFault, is_error, status_of
+from gateway.ear import Ear
+from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
 from gateway.fallback import REASON as FALLBACK
 from gateway.fallback import stand_in
-from gateway.headers import answer_headers, upstream_headers
+from gateway.flight import Flight, Unshareable
+from gateway.headers import EVENT_STREAM, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.metering import StreamMeter, usage_of
+from gateway.outlet import Direct, Outlet, Shared
 from gateway.patience import Patience
-from gateway.relay import STREAM_HEADERS, EventRelay, content_type, is_event_stream, passed_headers
+from gateway.relay import EventRelay, content_type, is_event_stream, passed_headers
 from gateway.services import Services
 from gateway.settle import cost
 from gateway.stored import StoredAnswers
@@ -39,7 +42,11 @@ TAIL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept. `chosen`: the classifier chose the tier."""
+    """What is to be generated, where, and how it may be kept.
+
+    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
+    `flight`: who else waits for the answer, None where nobody can.
+    """
 
     request: InferenceRequest
     gate: TierGate
@@ -48,6 +55,8 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
+    ear: Ear | None = None
+    flight: Flight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,8 @@ class Generation:
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         async with admitted(work.gate, exchange, account, self._services.metrics):
+            if work.flight is not None:
+                work.flight.dispatched(work.gate.name)
             await self._call(work, exchange, account, block)
 
     async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
@@ -129,11 +140,13 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request, work.model),
+            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
+            if work.ear is not None:
+                reply = await work.ear.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)
@@ -151,7 +164,7 @@ class Generation:
         try:
             while not (await asyncio.wait({opening}, timeout=ping))[0]:
                 if not exchange.started:
-                    await self._start_stream(exchange, account, [])
+                    await exchange.start(200, self._stream_head(exchange, account, []))
                 await exchange.write(b": ping\n\n")
             return opening.result()
         except BaseException:
@@ -162,9 +175,9 @@ class Generation:
             raise
 
     async def _begin_stream(self, work: Work, reply: Reply, patience: Patience) -> Streamed:
-        assembler = StreamAssembler() if work.controls.write else None
+        assembler = StreamAssembler() if work.controls.write or work.flight is not None else None
         meter = StreamMeter(assembler)
-        relay = EventRelay(reply, meter, patience, self._services.clock, show_usage=work.request.include_usage)
+        relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
         patience.content()
         return Streamed(relay, meter, assembler)
@@ -176,6 +189,8 @@ class Generation:
             self._meter(work, account, whole.value.get("usage"))
             if work.controls.write:
                 await self._keep(work, whole.value)
+        if work.flight is not None:
+            work.flight.land(shared_answer(work, whole.value, whole.raw))
         headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
         headers.append((b"content-type", content_type(opened.reply.headers) or JSON_TYPE.encode()))
         await exchange.respond(opened.reply.status, headers, whole.raw)
@@ -189,28 +204,44 @@ class Generation:
         account: Account,
     ) -> None:
         account.first_at = account.last_at = self._services.clock.monotonic()
-        if not exchange.started:
-            await self._start_stream(exchange, account, passed_headers(opened.reply.headers))
-        if streamed.relay.held:
-            await exchange.write(streamed.relay.held)
-        last = await streamed.relay.run(exchange, account)
-        meter = streamed.meter
+        flight, relay, show = work.flight, streamed.relay, work.request.include_usage
+        outlet: Outlet = Direct(exchange, show_usage=show)
+        if flight is not None and streamed.assembler is not None:
+            outlet = Shared(exchange, flight, show_usage=show)
+            flight.begin(streamed.assembler.so_far)
+        try:
+            if not exchange.started:
+                await outlet.start(200, self._stream_head(exchange, account, passed_headers(opened.reply.headers)))
+            if relay.held:
+                await outlet.write(relay.held)
+            last = await relay.run(outlet, account)
+            whole = await self._keep_stream(work, streamed, account)
+            if flight is not None:
+                flight.land(shared_answer(work, whole), usage=relay.usage, last=last)
+            await outlet.end(last, usage=relay.usage)
+        finally:
+            await outlet.close()
+
+    async def _keep_stream(self, work: Work, streamed: Streamed, account: Account) -> Answer | None:
+        """Meter and store what was streamed; the whole answer, where it was collected and is complete."""
+        meter, assembler = streamed.meter, streamed.assembler
         if meter.usage is not None:
             account.usage = meter.usage
             self._saved_by_choice(work, account)
-        if streamed.assembler is not None:
-            answer, reason = streamed.assembler.finish(meter.done)
-            if answer is None:
-                self._stored.skipped(reason or "incomplete_stream")
-            else:
-                await self._keep(work, answer)
-        await exchange.end(last)
+        if assembler is None:
+            return None
+        answer, reason = assembler.finish(meter.done)
+        if not work.controls.write:
+            return assembler.whole()
+        if answer is None:
+            self._stored.skipped(reason or "incomplete_stream")
+        else:
+            await self._keep(work, answer)
+        return assembler.whole()
 
-    async def _start_stream(self, exchange: Exchange, account: Account, passed: list[tuple[bytes, bytes]]) -> None:
+    def _stream_head(self, exchange: Exchange, account: Account, passed: Headers) -> Headers:
         account.event_stream = True
-        headers = answer_headers(exchange, account, self._services.clock) + passed + STREAM_HEADERS
-        headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
-        await exchange.start(200, headers)
+        return answer_headers(exchange, account, self._services.clock) + passed + EVENT_STREAM
 
     async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
         if work.question is not None:
@@ -240,6 +271,15 @@ class Generation:
         )
         if saved > 0:
             self._services.metrics.saved_cost("router").inc(saved)
+
+
+def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:
+    """What those who share the flight get: the answer as the cache would give it, whether or not it was stored."""
+    if answer is None or work.question is None or not replayable(answer):
+        return Unshareable("the tier's answer was shared, but is not a complete completion")
+    kept = lasting(answer)
+    body = raw if raw is not None and kept is answer else orjson.dumps(kept)
+    return Hit(work.question.id, 0.0, body, "exact", 1.0, work.gate.name)
 
 
 def upstream_body(request: InferenceRequest, model: str) -> bytes:

@@ -13,10 +13,10 @@ from gateway.account import Account
 from gateway.door import admitted
 from gateway.exchange import Exchange
 from gateway.forecast import Need, need_of
-from gateway.headers import answer_headers, upstream_headers
+from gateway.headers import STREAM_HEADERS, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.patience import Patience
-from gateway.relay import STREAM_HEADERS, content_type, is_event_stream, passed_headers
+from gateway.relay import content_type, is_event_stream, passed_headers
 from gateway.services import Services
 from gateway.targets import Target
 from gateway.tier import TierGate

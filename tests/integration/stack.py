@@ -89,17 +89,22 @@ class Stack:
 
 @asynccontextmanager
 async def gateway(
-    document: Document, *, semantic: bool = False, probed: bool = True, resolver: Resolver | None = None
+    document: Document,
+    *,
+    semantic: bool = False,
+    probed: bool = True,
+    encoder: WordEncoder | None = None,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
     Without `semantic` that layer is off. `probed`: wait until some server has been found up. `resolver`: who looks
     names up instead of the system.
     """
-    encoder = WordEncoder()
+    encoder = encoder or WordEncoder()
 
-    def make(_: Embedder) -> Encoder:
-        return encoder
+    def make(_: Embedder, made: Encoder = encoder) -> Encoder:
+        return made
 
     document = {"gateway": {}, "cache": {}, **document}
     document["gateway"] = {"port": 0, "drain": "5s", **document["gateway"]}
