@@ -105,7 +105,7 @@ class Admission:
         """Give the ticket's slot back after so many seconds inside: to the next in line, else to the tier."""
         if ticket.served is not None:
             self._line.correct(ticket, ticket.served)
-        self._rate.departed(ticket.priority, inside)
+        self._rate.departed(ticket.priority, inside, ticket.cost if ticket.served is None else ticket.served)
         self._hand_over()
 
     def wake(self) -> None:
@@ -140,8 +140,10 @@ class Admission:
         rate = self._rate.per_second("low" if ticket is None else ticket.priority)
         if rate is None:
             return 0.0
-        # One more place than those in front: the caller's own.
-        return ((len(self._line) if ticket is None else self._line.ahead(ticket)) + 1) / rate
+        if ticket is None:
+            return (self._line.work() + self._rate.each) / rate
+        room = self._limits.max_waiting
+        return self._line.ahead(ticket, room if len(self._line) >= room else None) / rate
 
     def _late(self, ticket: Ticket, limit: float, reason: str) -> RequestError:
         if not self._available():

@@ -16,14 +16,17 @@ from gateway.ticket import Ticket
 
 # Beyond so many tenants, the half of those with nothing waiting that is furthest behind is forgotten: it owes least.
 MAX_IDLE = 1000
+# Weight of the newest request in the mean of its tenant's tokens.
+SMOOTHING = 0.1
 
 
 class Flow:
-    """One tenant's tickets of one priority. `version` says which entry of the heap is valid."""
+    """One tenant's tickets of one priority. `mean`: tokens of its requests; `version`: which heap entry is valid."""
 
-    __slots__ = ("tag", "tickets", "version", "weight")
+    __slots__ = ("mean", "tag", "tickets", "version", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, mean: float) -> None:
+        self.mean = mean
         self.tag = 0.0
         self.weight = 1.0
         self.version = 0
@@ -33,6 +36,11 @@ class Flow:
     def load(self) -> float:
         """Waiting tickets over the tenant's weight."""
         return len(self.tickets) / self.weight
+
+    @property
+    def work(self) -> float:
+        """Tokens that its waiting tickets will probably take."""
+        return len(self.tickets) * self.mean
 
 
 class Band:
@@ -89,19 +97,31 @@ class Band:
         if flow is None:
             return
         flow.tag += (tokens - ticket.cost) / ticket.weight
+        if tokens > 0:
+            flow.mean += SMOOTHING * (tokens - flow.mean)
         if flow.tickets:
             self._push(ticket.tenant, flow)
 
-    def ahead(self, ticket: Ticket) -> int:
-        """How many would be served before a further ticket of its tenant."""
+    def ahead(self, ticket: Ticket, room: int | None) -> float:
+        """Tokens that would be served up to and including a further ticket of its tenant."""
         own = self.flows.get(ticket.tenant)
-        place = len(own.tickets) + 1 if own is not None else 1
-        rest = sum(
-            min(len(flow.tickets), math.ceil(place * flow.weight / ticket.weight))
-            for flow in self.flows.values()
-            if flow.tickets and flow is not own
-        )
-        return place - 1 + rest
+        others = [flow for flow in self.flows.values() if flow.tickets and flow is not own]
+        count, mean, tag = (0, ticket.cost, self._now) if own is None else (len(own.tickets), own.mean, own.tag)
+        if room is not None:
+            weights = ticket.weight + sum(flow.weight for flow in others)
+            count = min(count, math.ceil(room * ticket.weight / weights))
+        # The virtual time of its turn: the others are served until theirs gets there, in whole requests.
+        turn = max(tag, self._now) + count * mean / ticket.weight
+        total = (count + 1) * mean
+        for flow in others:
+            if flow.tag < turn:
+                before = math.ceil((turn - flow.tag) * flow.weight / flow.mean)
+                total += flow.mean * (min(before, len(flow.tickets)) if room is None else before)
+        return total
+
+    def work(self) -> float:
+        """Tokens of everything that waits."""
+        return sum(flow.work for flow in self.flows.values() if flow.tickets)
 
     def heaviest(self) -> Flow | None:
         """The tenant with the most tickets for its weight."""
@@ -112,7 +132,7 @@ class Band:
         if flow is None:
             if len(self.flows) >= MAX_IDLE:
                 self._forget()
-            flow = self.flows[ticket.tenant] = Flow()
+            flow = self.flows[ticket.tenant] = Flow(ticket.cost)
         flow.weight = ticket.weight
         return flow
 
@@ -159,14 +179,22 @@ class FairLine:
         """One that was let in has taken so many tokens."""
         self._bands[ticket.priority].correct(ticket, tokens)
 
-    def ahead(self, ticket: Ticket) -> int:
-        """How many of those that wait would be served before this one, if it joined."""
-        count = 0
+    def ahead(self, ticket: Ticket, room: int | None = None) -> float:
+        """Tokens that would be served until this one's turn, if it joined; its own count.
+
+        `room`: the line is full with so many. Then for each one served another comes, so that the others use their
+        whole shares, and its tenant has no more before it than its own share of the room.
+        """
+        work = 0.0
         for priority, band in self._bands.items():
             if priority == ticket.priority:
-                return count + band.ahead(ticket)
-            count += band.size
-        return count
+                return work + band.ahead(ticket, room)
+            work += band.work()
+        return work
+
+    def work(self) -> float:
+        """Tokens of everything that waits."""
+        return sum(band.work() for band in self._bands.values())
 
     def displace(self, ticket: Ticket) -> Ticket | None:
         """Whom to send away so that this one finds room: taken out of the line; None where it must go itself.

@@ -242,7 +242,7 @@ def test_the_drain_rate_is_that_of_a_full_tier_and_forgets_what_is_long_ago() ->
     clock = HandClock()
     rate = DrainRate(clock, places=4)
     assert rate.per_second() is None
-    rate.departed("normal", inside=2.0)
+    rate.departed("normal", inside=2.0, tokens=1)
     # Nothing has left a full tier: four places, two seconds each.
     assert rate.per_second() == 2.0
     for _ in range(11):
@@ -250,7 +250,7 @@ def test_the_drain_rate_is_that_of_a_full_tier_and_forgets_what_is_long_ago() ->
         clock.now += 3600
         rate.filled()
         clock.now += 0.25
-        rate.departed("normal", inside=2.0)
+        rate.departed("normal", inside=2.0, tokens=1)
         rate.freed()
     assert rate.per_second() == pytest.approx(4.0)
 
@@ -262,7 +262,7 @@ def test_the_drain_rate_of_a_priority_is_what_the_higher_ones_leave() -> None:
     for _ in range(5):
         for priority in ("high", "normal", "normal", "low"):
             clock.now += 0.25
-            rate.departed(priority, inside=0.25)
+            rate.departed(priority, inside=0.25, tokens=1)
     found = [rate.per_second(priority) for priority in ("high", "normal", "low")]
     assert found == pytest.approx([4.0, 3.0, 1.0])
     clock.now += 95

@@ -80,17 +80,25 @@ def test_what_a_request_really_took_is_put_right() -> None:
     assert turns["liar"] == pytest.approx(turns["honest"], abs=2)
 
 
-def test_how_many_are_ahead_counts_higher_ones_and_the_own_share() -> None:
+def test_what_is_ahead_counts_higher_ones_and_the_own_share() -> None:
     line = FairLine()
     for _ in range(10):
         line.add(ticket("heavy"))
     for _ in range(3):
         line.add(ticket("urgent", priority="high"))
-    assert line.ahead(ticket("light")) == 3 + 1
-    assert line.ahead(ticket("light", weight=0.25)) == 3 + 4
-    assert line.ahead(ticket("heavy")) == 3 + 10
-    assert line.ahead(ticket("light", priority="low")) == 13
-    assert line.ahead(ticket("light", priority="high")) == 1
+    assert line.ahead(ticket("light")) == 30 + 10
+    assert line.ahead(ticket("heavy")) == 30 + 110
+    assert line.ahead(ticket("light", priority="low")) == 130 + 10
+    assert line.ahead(ticket("light", priority="high")) == 10
+    assert line.work() == 130
+    for _ in range(4):
+        line.add(ticket("light"))
+    assert line.ahead(ticket("light")) == 30 + 50 + 40
+    assert line.ahead(ticket("light", weight=2)) == 30 + 50 + 20
+    assert line.ahead(ticket("light", weight=0.25)) == 30 + 50 + 100
+    assert line.ahead(ticket("light", weight=0.25), room=100) == 30 + 50 + 160
+    # Of ten places, two are those of the light tenant.
+    assert line.ahead(ticket("light", weight=0.25), room=10) == 30 + 30 + 80
 
 
 def test_room_is_made_at_the_cost_of_the_lowest_and_the_heaviest() -> None:
