@@ -158,6 +158,10 @@ class ResponseCache:
             self._index.add(entry.partition, entry.id, entry.vector)
         return None
 
+    async def settled(self) -> None:
+        """Wait until the index has taken in what was stored."""
+        await self._index.settled()
+
     def delete(self, key: str) -> bool:
         """Removes one entry from both layers; whether it was there."""
         entry = self._entries.remove(key)
