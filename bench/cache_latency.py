@@ -34,7 +34,7 @@ from bench.cache_trust import StoredVectors
 from core.config import validate
 from core.embedder import Encoder
 from gateway.app import Application
-from gateway.embedding import sentence_transformer
+from gateway.embedding import configured_encoder
 from gateway.services import Services, opened
 
 # What must hold and what is aimed at, per figure; a rate is at least, everything else at most.
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="leave the memory of `forebay serve` out")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     given = parser.parse_args()
-    encoder = sentence_transformer(validate(CONFIG).embedder)
+    encoder = configured_encoder(validate(CONFIG).embedder)
     kept: Encoder = StoredVectors(encoder, given.vectors) if given.vectors else encoder
     rounds = uvloop.run(measure(encoder, kept, given.entries, given.real, given.rounds))
     figures = {name: median(one[name] for one in rounds) for name in rounds[0]}

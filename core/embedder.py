@@ -7,7 +7,7 @@ a process without a semantic cache must not pay.
 import asyncio
 import importlib.resources
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +35,15 @@ class Embedding:
 class Encoder(Protocol):
     """A sentence embedding model. Blocking: called from one worker thread at a time.
 
-    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length.
+    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length;
+    `backend` says what computes it, for people. Vectors of one name are worth the same whatever computes them.
     `encode(texts)` gives one Embedding per text, in order; the same text gives the same vector within 1e-5, whatever
     else is in the batch.
     """
 
     name: str
     dim: int
+    backend: str
 
     def encode(self, texts: Sequence[str]) -> list[Embedding]: ...
 
@@ -54,6 +56,8 @@ class SentenceTransformerEncoder:
     one pass wait for each other, and where the machine is busy a short text then takes a second instead of a tenth.
     Raises OSError where the model cannot be loaded.
     """
+
+    backend = "torch"
 
     def __init__(self, model: str = MINILM, source: str | None = None, threads: int = 1) -> None:
         import torch  # noqa: PLC0415  # heavy: see the module's docstring
@@ -78,19 +82,31 @@ class SentenceTransformerEncoder:
         return [Embedding(row, cut) for row, (_, cut) in zip(rows, fitted, strict=True)]
 
     def _fit(self, text: str) -> tuple[str, bool]:
-        # A token covers at least one ASCII character, so a short text fits without being tokenized here. One character
-        # of another script may become several tokens: a Hangul syllable is taken apart into its letters.
-        if len(text) <= self._limit - 2 and text.isascii():
-            return text, False
-        text, cut = window(text)
-        offsets = self._model.tokenizer(
+        return fit(text, self._limit - 2, self._offsets)
+
+    def _offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        found = self._model.tokenizer(
             text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
-        )["offset_mapping"]
-        room = self._limit - 2
-        if len(offsets) <= room:
-            return text, cut
-        head, tail = offsets[room // 2 - 1][1], offsets[len(offsets) - room // 2 + 1][0]
-        return f"{text[:head]} {text[tail:]}", True
+        )
+        offsets: Sequence[tuple[int, int]] = found["offset_mapping"]
+        return offsets
+
+
+def fit(text: str, room: int, offsets: Callable[[str], Sequence[tuple[int, int]]]) -> tuple[str, bool]:
+    """The text, or its head and tail in `room` tokens, and whether anything was left out.
+
+    `offsets` tokenizes: the start and end of each token in characters, special tokens left out.
+    """
+    # A token covers at least one ASCII character, so a short text fits without being tokenized here. One character of
+    # another script may become several tokens: a Hangul syllable is taken apart into its letters.
+    if len(text) <= room and text.isascii():
+        return text, False
+    text, cut = window(text)
+    places = offsets(text)
+    if len(places) <= room:
+        return text, cut
+    head, tail = places[room // 2 - 1][1], places[len(places) - room // 2 + 1][0]
+    return f"{text[:head]} {text[tail:]}", True
 
 
 def packaged_minilm() -> Path | None:

@@ -4,7 +4,7 @@ import httpx
 
 from core.config import Tier, resolve_secret
 from core.config.records import Embedder
-from core.embedder import SentenceTransformerEncoder
+from core.encoders import encoder_for
 from core.errors import ConfigError, Problem
 
 
@@ -40,7 +40,7 @@ def _server_fault(url: str, tier: Tier, headers: dict[str, str]) -> str | None:
 def embedder_faults(embedder: Embedder) -> list[Problem]:
     """Whether the embedding model loads."""
     try:
-        SentenceTransformerEncoder(embedder.model, embedder.source)
+        encoder_for(embedder.model, embedder.source)
     except (OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         return [Problem("embedder", f"{embedder.source or embedder.model} cannot be loaded: {first}")]

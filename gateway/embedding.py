@@ -9,7 +9,8 @@ from typing import Literal, Self
 
 from core.clock import Clock
 from core.config.records import Embedder
-from core.embedder import BatchingEmbedder, Embedding, Encoder, SentenceTransformerEncoder
+from core.embedder import BatchingEmbedder, Embedding, Encoder
+from core.encoders import encoder_for
 from gateway.metrics import Metrics
 
 logger = logging.getLogger("forebay.embedder")
@@ -18,15 +19,16 @@ EncoderFactory = Callable[[Embedder], Encoder]
 State = Literal["off", "loading", "ready", "failed"]
 
 
-def sentence_transformer(settings: Embedder) -> Encoder:
+def configured_encoder(settings: Embedder) -> Encoder:
     """The encoder that the configuration names. Blocking: seconds."""
-    return SentenceTransformerEncoder(settings.model, settings.source)
+    return encoder_for(settings.model, settings.source)
 
 
 class EmbedderSlot:
     """The place of the embedder. An async context manager: entering starts the loading, leaving ends the embedder.
 
-    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed.
+    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed; `backend` what
+    computes the vectors.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class EmbedderSlot:
         self.state: State = "loading" if wanted else "off"
         self.fault: str | None = None
         self.ready: BatchingEmbedder | None = None
+        self.backend: str | None = None
         self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -66,10 +69,11 @@ class EmbedderSlot:
             logger.warning("the embedder cannot be loaded, so there is no semantic layer: %s", self.fault)
             return
         measured = MeasuredEncoder(encoder, self._metrics, self._clock)
+        self.backend = encoder.backend
         async with BatchingEmbedder(measured, self._settings.batch_size, self._settings.max_wait) as embedder:
             self.ready, self.state = embedder, "ready"
             self._settled.set()
-            logger.info("embedder %s is loaded", embedder.name)
+            logger.info("embedder %s is loaded, on %s", embedder.name, self.backend)
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -108,7 +112,7 @@ class MeasuredEncoder:
     """An encoder whose passes are measured."""
 
     def __init__(self, encoder: Encoder, metrics: Metrics, clock: Clock) -> None:
-        self.name, self.dim = encoder.name, encoder.dim
+        self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
         self._encoder, self._clock = encoder, clock
         self._seconds, self._sizes = metrics.embed(), metrics.embed_batch()
 

@@ -14,7 +14,7 @@ from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
 from gateway.choice import Chooser
-from gateway.embedding import EncoderFactory, sentence_transformer
+from gateway.embedding import EncoderFactory, configured_encoder
 from gateway.envelope import JSON
 from gateway.exchange import Exchange
 from gateway.headers import answer_headers
@@ -71,6 +71,7 @@ class Explain:
                 "reason": decision.reason,
             },
             "embedder": self._services.embedder.state,
+            "embedder_backend": self._services.embedder.backend,
         }
 
 
@@ -103,7 +104,7 @@ def _layer(verdict: str, reason: str | None, threshold: float) -> Document:
 
 
 def decide_offline(
-    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = sentence_transformer
+    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = configured_encoder
 ) -> Document:
     """The document of a chat request to a gateway that has just started: empty caches, no conversations.
 

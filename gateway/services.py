@@ -14,7 +14,7 @@ from core.config import Config, Tier, TierName, resolve_secret
 from core.errors import ConfigError, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
-from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.journal import Journal, Write
 from gateway.metrics import Metrics
 from gateway.probes import Probes
@@ -91,7 +91,7 @@ async def opened(
     *,
     clock: Clock | None = None,
     write: Write | None = None,
-    make_encoder: EncoderFactory = sentence_transformer,
+    make_encoder: EncoderFactory = configured_encoder,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
     clock = clock or SystemClock()

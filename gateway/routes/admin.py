@@ -58,7 +58,11 @@ def describe(services: Services) -> dict[str, JsonValue]:
         "tiers": tiers,
         "cache": asdict(services.cache.stats()),
         "conversations": len(services.conversations),
-        "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
+        "embedder": {
+            "state": services.embedder.state,
+            "fault": services.embedder.fault,
+            "backend": services.embedder.backend,
+        },
         "config": public(services),
     }
 

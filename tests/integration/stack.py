@@ -29,6 +29,7 @@ class WordEncoder:
 
     name = "words"
     dim = 256
+    backend = "test"
 
     def __init__(self) -> None:
         self.texts: list[str] = []

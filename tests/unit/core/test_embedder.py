@@ -14,7 +14,7 @@ from core.embedder import BatchingEmbedder, Embedding
 class HashEncoder:
     """A real small encoder: the vector is a function of the text. Records its batches; waits for `gate` if closed."""
 
-    name, dim = "hash", 8
+    name, dim, backend = "hash", 8, "test"
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
