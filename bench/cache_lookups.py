@@ -48,7 +48,7 @@ class Lookups:
 
     async def settled(self) -> None:
         """Wait until the index has taken in what was stored."""
-        await self._services.cache.settled()
+        await self._services.cache.catalogue.settled()
 
     async def lookup(self, text: str) -> bool:
         """A semantic lookup; whether it hit."""

@@ -1,16 +1,20 @@
 """What the gateway costs: the same load on the scripted engine directly and through `forebay serve`, in turns.
 
-    python -m bench.overhead [--rounds 5] [--json]
+    python -m bench.overhead [--rounds 5] [--json] \\
+        [--peer 'vllm-router=vllm-router --port {port} --worker-urls {engine} --log-level error']
 
-The gateway has one core, the engine and the load share another. Every round runs every measurement once, so that a
-noisy machine is noisy for all of them; the figures are medians over the rounds. `rps_core` comes from the CPU time of
-the gateway's process, not from the clock. Exact cache on and missing (every prompt is new), tier by name, no embedder.
+The gateway and the peers have one core, the engine and the load share another. Every round runs every measurement once,
+so that a noisy machine is noisy for all of them; the figures are medians over the rounds. `rps_core` comes from the CPU
+time of the relay's processes, not from the clock. `again`: the same request repeated, an exact hit here. The exact
+cache is on and misses (every prompt is new), the tier is asked for by name, and there is no embedder.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
+import shlex
 import socket
 import subprocess
 import sys
@@ -143,47 +147,66 @@ class Target:
             line.close()
         return run
 
+    def rss(self) -> float:
+        """Resident memory of the process and what is below it, MB."""
+        return sum(process.memory_info().rss for process in self._processes()) / 1e6
+
     def _cpu(self) -> float:
-        return sum(self.process.cpu_times()[:2]) if self.process else 0.0
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
+
+    def _processes(self) -> list[psutil.Process]:
+        return [] if self.process is None else [self.process, *self.process.children(recursive=True)]
 
 
-async def measure(direct: Target, gateway: Target, rounds: int) -> list[dict[str, float]]:
-    """The figures of every round."""
-    for target in (direct, gateway):
+Figures = dict[str, dict[str, float]]
+
+
+async def measure(direct: Target, relays: dict[str, Target], rounds: int) -> list[Figures]:
+    """The figures of every relay in every round; the relays take turns, in an order drawn anew each round."""
+    for target in (direct, *relays.values()):
         await target.load(CONCURRENCY, 0.5)
     found = []
+    order, shuffle = list(relays), random.Random(0)  # an order, not a secret
     for _ in range(rounds):
-        alone, through = await direct.load(1, 1.0), await gateway.load(1, 1.0)
-        plain, relay = await direct.load(CONCURRENCY, 1.5), await gateway.load(CONCURRENCY, 1.5)
-        hit = await gateway.load(CONCURRENCY, 1.5, fresh=False)
-        flow, streams = await direct.load(STREAMS, 1.0, stream=True), await gateway.load(STREAMS, 1.0, stream=True)
-        found.append(
-            {
-                "relay_cpu_us": relay.cpu_each * 1e6,
-                "relay_rps_core": 1 / relay.cpu_each,
-                "relay_rps": len(relay.whole) / relay.seconds,
-                "direct_rps": len(plain.whole) / plain.seconds,
-                "hit_cpu_us": hit.cpu_each * 1e6,
-                "hit_rps_core": 1 / hit.cpu_each,
-                "hit_over_miss": relay.cpu_each / hit.cpu_each,
-                "direct_p50_ms": median(alone.whole) * 1e3,
-                "added_p50_ms": (median(through.whole) - median(alone.whole)) * 1e3,
-                "chunk_cpu_us": (streams.cpu_each - relay.cpu_each) / CHUNKS * 1e6,
-                "added_ttft_ms": (median(streams.first) - median(flow.first)) * 1e3,
-            }
-        )
+        shuffle.shuffle(order)
+        alone, plain = await direct.load(1, 1.0), await direct.load(CONCURRENCY, 1.5)
+        flow = await direct.load(STREAMS, 1.0, stream=True)
+        found.append({name: await one(relays[name], alone, plain, flow) for name in order})
     return found
+
+
+async def one(target: Target, alone: Run, plain: Run, flow: Run) -> dict[str, float]:
+    """One relay in one round, against the engine asked directly: alone, under load, streaming."""
+    through, relay = await target.load(1, 1.0), await target.load(CONCURRENCY, 1.5)
+    hit = await target.load(CONCURRENCY, 1.5, fresh=False)
+    streams = await target.load(STREAMS, 1.0, stream=True)
+    return {
+        "relay_cpu_us": relay.cpu_each * 1e6,
+        "relay_rps_core": 1 / relay.cpu_each,
+        "relay_rps": len(relay.whole) / relay.seconds,
+        "direct_rps": len(plain.whole) / plain.seconds,
+        "again_cpu_us": hit.cpu_each * 1e6,
+        "again_over_relay": relay.cpu_each / hit.cpu_each,
+        "direct_p50_ms": median(alone.whole) * 1e3,
+        "added_p50_ms": (median(through.whole) - median(alone.whole)) * 1e3,
+        "chunk_cpu_us": (streams.cpu_each - relay.cpu_each) / CHUNKS * 1e6,
+        "added_ttft_ms": (median(streams.first) - median(flow.first)) * 1e3,
+        "rss_mb": target.rss(),
+    }
 
 
 @contextmanager
 def serving(command: list[str], core: int, log: Path) -> Iterator[subprocess.Popen[str]]:
     """A process on one core, ended with SIGTERM. Its stderr goes to `log`."""
     with log.open("wb") as err:
-        process = subprocess.Popen(  # noqa: S603  # our own commands
-            [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=err, text=True
+        process = subprocess.Popen(  # noqa: S603  # our own commands, and those the user named
+            ["taskset", "-c", str(core), *command],  # noqa: S607
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            env=os.environ | {"RAYON_NUM_THREADS": "1"},
         )
     try:
-        os.sched_setaffinity(process.pid, {core})
         yield process
     finally:
         process.terminate()
@@ -193,11 +216,12 @@ def serving(command: list[str], core: int, log: Path) -> Iterator[subprocess.Pop
 
 
 def wait_ready(url: str, process: "subprocess.Popen[str]", log: Path) -> None:
-    """Wait for the gateway. Raises RuntimeError with what it wrote."""
+    """Wait until completions are answered. Raises RuntimeError with what the process wrote."""
     deadline = time.monotonic() + 60
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]}
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(f"{url}/ready", timeout=2).status_code == 200:
+            if httpx.post(f"{url}/v1/chat/completions", json=body, timeout=2).status_code == 200:
                 return
         except httpx.HTTPError:
             pass
@@ -205,29 +229,39 @@ def wait_ready(url: str, process: "subprocess.Popen[str]", log: Path) -> None:
     raise RuntimeError(log.read_text(encoding="utf-8", errors="replace")[-2000:])
 
 
-def run(rounds: int) -> list[dict[str, float]]:
-    """Start engine and gateway, measure, and stop both."""
+def run(rounds: int, peers: dict[str, str]) -> list[Figures]:
+    """Start engine, gateway and peers, measure, and stop them."""
     cores = sorted(os.sched_getaffinity(0))
     gateway_core, load_core = cores[0], cores[-1]
     os.sched_setaffinity(0, {load_core})
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-overhead-")))
         command = ["bench.engine", "--model", MODEL, "--script", json.dumps(SCRIPT), "--keep", "1"]
+        command = [sys.executable, "-m", *command]
         engine = stack.enter_context(serving(command, load_core, folder / "engine.log"))
         engine_url = json.loads(cast("Any", engine.stdout).readline())["url"]
-        port = free_port()
         config = folder / "forebay.json"
-        document = {
-            "gateway": {"port": port},
-            "cache": {"semantic": {"enabled": False}},
-            "tiers": {"small": {"model": MODEL, "urls": [engine_url]}},
-        }
-        config.write_text(json.dumps(document), encoding="utf-8")
-        log = folder / "gateway.log"
-        process = stack.enter_context(serving(["forebay", "serve", "--config", str(config)], gateway_core, log))
-        url = f"http://127.0.0.1:{port}"
-        wait_ready(url, process, log)
-        return uvloop.run(measure(Target(engine_url), Target(url, psutil.Process(process.pid)), rounds))
+        ours = f"{sys.executable} -m forebay serve --config {config}"
+        relays: dict[str, Target] = {}
+        for name, text in {"forebay": ours, **peers}.items():
+            port, log = free_port(), folder / f"{name}.log"
+            if name == "forebay":
+                config.write_text(json.dumps(document(port, engine_url)), encoding="utf-8")
+            words = [word.format(port=port, engine=engine_url) for word in shlex.split(text)]
+            process = stack.enter_context(serving(words, gateway_core, log))
+            url = f"http://127.0.0.1:{port}"
+            wait_ready(url, process, log)
+            relays[name] = Target(url, psutil.Process(process.pid))
+        return uvloop.run(measure(Target(engine_url), relays, rounds))
+
+
+def document(port: int, engine: str) -> dict[str, Any]:
+    """The gateway's configuration: the exact cache on, no embedder."""
+    return {
+        "gateway": {"port": port},
+        "cache": {"semantic": {"enabled": False}},
+        "tiers": {"small": {"model": MODEL, "urls": [engine]}},
+    }
 
 
 def free_port() -> int:
@@ -238,19 +272,38 @@ def free_port() -> int:
 
 def main() -> None:
     """Print a table, or one JSON document."""
-    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="each takes about 10 s")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overhead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="each takes about 10 s, and 6 s more per peer")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="{port} and {engine} are filled in"
+    )
     given = parser.parse_args()
-    rounds = run(min(given.rounds, 10))
-    figures = {name: median(one[name] for one in rounds) for name in rounds[0]}
-    spread = {name: [min(one[name] for one in rounds), max(one[name] for one in rounds)] for name in rounds[0]}
+    peers = dict(peer.split("=", 1) for peer in given.peer)
+    rounds = run(min(given.rounds, 20), peers)
+    median_of = {name: medians([figures[name] for figures in rounds]) for name in rounds[0]}
+    ratios = {name: medians([ratio(f["forebay"], f[name]) for f in rounds]) for name in peers}
     if given.json:
-        print(json.dumps({"rounds": len(rounds), "median": figures, "spread": spread}))
+        print(json.dumps({"rounds": len(rounds), "median": median_of, "forebay_over": ratios}))
         return
-    for name, value in figures.items():
-        low, high = spread[name]
-        print(f"{name:16} {value:12.2f}   ({low:.2f} to {high:.2f})")
+    names = ["forebay", *peers]
+    print(f"{'median of ' + str(len(rounds)) + ' rounds':22}" + "".join(f"{name:>16}" for name in names), end="")
+    print("".join(f"{'forebay/' + name:>22}" for name in peers))
+    for figure in median_of["forebay"]:
+        print(f"{figure:22}" + "".join(f"{median_of[name][figure]:16.2f}" for name in names), end="")
+        print("".join(f"{ratios[name][figure]:22.2f}" for name in peers))
+
+
+def ratio(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, float]:
+    """Ours over theirs, figure by figure, in the same round; not a number where theirs is 0."""
+    return {name: value / theirs[name] if theirs[name] else float("nan") for name, value in ours.items()}
+
+
+def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    """The median of every figure."""
+    return {name: median(one[name] for one in rounds) for name in rounds[0]}
 
 
 if __name__ == "__main__":

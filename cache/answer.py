@@ -14,6 +14,8 @@ Layer = Literal["exact", "semantic"]
 
 COMPLETE = frozenset({"stop", "tool_calls", "function_call"})
 DONE = b"[DONE]"
+# Where the engine's blocks lie and how long it took: nothing that a later client may act on.
+ONE_RUN = ("kv_transfer_params", "ec_transfer_params", "metrics")
 # Fragments of these fields repeat or replace; every other text is continued.
 NOT_CONTINUED = frozenset({"index", "type", "role", "id", "finish_reason", "stop_reason"})
 
@@ -54,6 +56,24 @@ def refusal_to_store(answer: object) -> str | None:
         if not _says_something(choice):
             return "empty"
     return None
+
+
+def lasting(answer: Answer) -> Answer:
+    """The answer without what belongs to the one run of the engine that made it."""
+    passing = [name for name in ONE_RUN if answer.get(name) is not None]
+    return {name: value for name, value in answer.items() if name not in passing} if passing else answer
+
+
+def replayable(answer: Answer) -> bool:
+    """Whether `as_json` and `as_sse` can send it: a completion, also one that must not be stored."""
+    choices = answer.get("choices")
+    return isinstance(choices, list) and bool(choices) and all(_is_whole(choice) for choice in choices)
+
+
+def _is_whole(choice: object) -> bool:
+    if not isinstance(choice, Mapping) or choice.get("finish_reason") is None:
+        return False
+    return isinstance(choice.get("message"), Mapping) or isinstance(choice.get("text"), str)
 
 
 def _says_something(choice: Answer) -> bool:
@@ -151,11 +171,37 @@ class StreamAssembler:
             return None, "incomplete_stream"
         if any(choice.get("finish_reason") is None for choice in self._choices.values()):
             return None, "incomplete_stream"
+        answer = self._answer()
+        reason = refusal_to_store(answer)
+        return (answer, None) if reason is None else (None, reason)
+
+    def whole(self) -> Answer | None:
+        """The whole answer, also where it must not be stored; None where it is not complete."""
+        if self._problem is not None or not self._choices:
+            return None
+        if any(choice.get("finish_reason") is None for choice in self._choices.values()):
+            return None
+        return self._answer()
+
+    def so_far(self) -> bytes | None:
+        """One event that says what all events up to here said, without usage; b"" where they said nothing.
+
+        None where the answer was given up.
+        """
+        if self._problem is not None:
+            return None
+        if not self._choices:
+            return b""
+        frame: Node = {name: value for name, value in self._frame.items() if name != "usage"}
+        open_end: Node = {"finish_reason": None}
+        choices = [open_end | choice for _, choice in sorted(self._choices.items())]
+        return b"data: %b\n\n" % orjson.dumps(frame | {"choices": choices})
+
+    def _answer(self) -> Node:
         answer = self._frame | {"choices": [_whole(choice) for _, choice in sorted(self._choices.items())]}
         chat = any("message" in choice for choice in cast("list[Node]", answer["choices"]))
         answer["object"] = "chat.completion" if chat else "text_completion"
-        reason = refusal_to_store(answer)
-        return (answer, None) if reason is None else (None, reason)
+        return answer
 
     def _give_up(self, reason: str) -> None:
         self._problem = reason

@@ -175,7 +175,7 @@ async def _judged(
             found = await cache.semantic(asked, embeddings[1], Controls(), deadline=60.0)
             similarity = found.similarity if found.result in ("hit", "guarded") else None
             outcomes.append(Outcome(pair.same, similarity, served=found.result == "hit"))
-            cache.purge()
+            await cache.purge()
     return outcomes
 
 

@@ -12,10 +12,12 @@ NOBODY = "-"
 class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
-    `tier` and `cache` are the values of the response headers. `upstream_s`: time spent waiting for the tier;
-    `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left and 502 or 504
-    where a stream broke after its 200. `shed`: refused by us before any work.
-    `event_stream`: what was sent so far is a stream of OpenAI's events.
+    `tier` and `cache` are the values of the response headers. `confidence`: mean log-probability of the small tier's
+    first tokens, where the cascade listened. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
+    answer was given up; `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left
+    and 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work.
+    `event_stream`: what was sent so far is a stream of OpenAI's events. `left_at`: when the client left, where its call
+    went on for others.
     """
 
     request_id: str
@@ -35,11 +37,14 @@ class Account:
     guard: str | None = None
     complexity: float | None = None
     route_reason: str | None = None
+    confidence: float | None = None
     queue_s: float = 0.0
     upstream_s: float = 0.0
+    held_s: float = 0.0
     client_s: float = 0.0
     first_at: float | None = None
     last_at: float | None = None
+    left_at: float | None = None
     usage: Usage | None = None
     retries: int = 0
     url: str | None = None

@@ -142,6 +142,7 @@ def _schemas() -> Node:
         "guard": {"type": ["object", "null"]},
     }  # fmt: skip
     router: Node = {"tier": text, "complexity": number, "threshold": number, "reason": text}
+    router["cascade"] = {"type": ["object", "null"]}
     model: Node = {"id": text, "object": text, "created": {"type": "integer"}, "owned_by": text}
     ready: Node = {"ready": {"type": "boolean"}, "degraded": {"type": "array", "items": text}}
     return {

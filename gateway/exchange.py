@@ -8,7 +8,7 @@ from typing import Any
 
 from core.errors import PayloadTooLarge, RequestError
 from gateway.envelope import Headers
-from gateway.interrupt import ClientGone, Interruptible
+from gateway.interrupt import ClientGone, Interruptible, Trippable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -35,17 +35,18 @@ class BodyTimeout(RequestError):
 class Exchange:
     """The wire of one request: its headers, its body once, and one response.
 
-    `arrived`: monotonic seconds. After `watch`, the client's leaving trips the given block with ClientGone.
+    `arrived`: monotonic seconds. After `watch`, the client's leaving trips what was given last with ClientGone.
     """
 
     __slots__ = (
-        "_body_read", "_receive", "_send", "_watcher", "arrived", "finished", "headers", "method", "path", "query",
-        "raw_path", "request_id", "started", "status",
+        "_body_read", "_receive", "_send", "_watched", "_watcher", "arrived", "finished", "headers", "method", "path",
+        "query", "raw_path", "request_id", "started", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self._receive, self._send = receive, send
         self._watcher: asyncio.Task[None] | None = None
+        self._watched: Trippable | None = None
         self.arrived = arrived
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -114,9 +115,11 @@ class Exchange:
         self._body_read = not message.get("more_body", False)
         return message
 
-    def watch(self, block: Interruptible) -> None:
-        """Trip `block` with ClientGone when the client leaves before the response is complete."""
-        self._watcher = asyncio.create_task(self._watch(block))
+    def watch(self, block: Trippable) -> None:
+        """Trip `block`, and nothing else, with ClientGone when the client leaves before the response is complete."""
+        self._watched = block
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
 
     def unwatch(self) -> None:
         """Stop watching."""
@@ -125,11 +128,11 @@ class Exchange:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _watch(self, block: Interruptible) -> None:
+    async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self.finished:
-            block.trip(ClientGone())
+        if not self.finished and self._watched is not None:
+            self._watched.trip(ClientGone())
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""

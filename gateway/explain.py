@@ -1,6 +1,7 @@
 """What would happen to a request, and why: the pipeline's decisions, with nothing sent and no trace left."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ from pydantic import JsonValue
 from cache.response_cache import SemanticLookup
 from core.config import Config
 from core.config.records import Auth
+from core.errors import DependencyFault
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
+from gateway.cascade import may_escalate
 from gateway.choice import Chooser
 from gateway.embedding import EncoderFactory, configured_encoder
 from gateway.envelope import JSON
@@ -20,6 +23,7 @@ from gateway.exchange import Exchange
 from gateway.headers import answer_headers
 from gateway.interrupt import Interruptible
 from gateway.services import Services, opened
+from router.decision import Decision
 
 Document = dict[str, JsonValue]
 # Nobody waits for a token here, so the embedding may take longer than on the request path, in seconds.
@@ -53,7 +57,8 @@ class Explain:
             embedding = await embedder.embed(plan.text, PATIENCE)
         exact, found = None, None
         if asked.question is not None:
-            exact = await cache.exact(asked.question, asked.controls, touch=False)
+            with contextlib.suppress(DependencyFault):
+                exact = await cache.exact(asked.question, asked.controls, touch=False)
             controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
             found = await cache.semantic(asked.question, embedding, controls, touch=False)
         vector = self._chooser.readable(embedding, embedder)
@@ -69,10 +74,18 @@ class Explain:
                 "complexity": decision.complexity,
                 "threshold": decision.threshold,
                 "reason": decision.reason,
+                "cascade": self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
             "embedder_backend": self._services.embedder.backend,
         }
+
+    def _cascade(self, asked: Asked, decision: Decision) -> Document | None:
+        """What the small tier's answer would have to reach; None where the decision is final."""
+        if not may_escalate(self._services.config, asked.request, decision):
+            return None
+        settings = self._services.config.router.cascade
+        return {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
 
 
 def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:
@@ -124,4 +137,5 @@ def without_servers(config: Config) -> Config:
     tiers: dict[str, object] = {
         name: tier.model_copy(update={"urls": (), "api_key": None}) for name, tier in config.tiers.items()
     }
-    return config.model_copy(update={"tiers": config.tiers.model_copy(update=tiers), "auth": Auth()})
+    cache = config.cache.model_copy(update={"store": "memory"})
+    return config.model_copy(update={"tiers": config.tiers.model_copy(update=tiers), "auth": Auth(), "cache": cache})

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from pydantic import JsonValue
 
-from cache.answer import StreamAssembler
+from cache.answer import Answer, Hit, StreamAssembler, lasting, replayable
 from cache.controls import Controls
 from cache.question import Question
 from core.embedder import Embedding
@@ -16,13 +16,18 @@ from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.admission import Ticket
 from gateway.deadline import deadline_of
-from gateway.envelope import EngineFault, is_error, status_of
+from gateway.ear import Ear
+from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
-from gateway.headers import answer_headers, upstream_headers
+from gateway.fallback import REASON as FALLBACK
+from gateway.fallback import stand_in
+from gateway.flight import Flight, Unshareable
+from gateway.headers import EVENT_STREAM, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.metering import StreamMeter, usage_of
+from gateway.outlet import Direct, Outlet, Shared
 from gateway.patience import Patience
-from gateway.relay import STREAM_HEADERS, EventRelay, content_type, is_event_stream, passed_headers
+from gateway.relay import EventRelay, content_type, is_event_stream, passed_headers
 from gateway.services import Services
 from gateway.settle import cost
 from gateway.stored import StoredAnswers
@@ -38,7 +43,11 @@ TAIL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept. `chosen`: the classifier chose the tier."""
+    """What is to be generated, where, and how it may be kept.
+
+    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
+    `flight`: who else waits for the answer, None where nobody can.
+    """
 
     request: InferenceRequest
     gate: TierGate
@@ -47,6 +56,8 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
+    ear: Ear | None = None
+    flight: Flight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +87,25 @@ class Generation:
         self._services, self._stored = services, stored
 
     async def run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        """Wait for a place, call the tier and send its answer on."""
+        """Wait for a place, call the tier and send its answer on; the other tier's where this one has no replica."""
+        try:
+            await self._run(work, exchange, account, block)
+        except RequestError as error:
+            other = None
+            if not exchange.started:
+                other = stand_in(self._services.tiers, work.gate, work.model, work.request, error)
+            if other is None:
+                raise
+            account.tier, account.route_reason = other.name, FALLBACK
+            self._services.metrics.decisions(other.name, FALLBACK).inc()
+            # Kept would be the answer of another model than the one that was asked.
+            controls = replace(work.controls, write=False)
+            moved = replace(work, gate=other, model=other.settings.model, chosen=False, controls=controls)
+            await self._run(moved, exchange, account, block)
+
+    async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         metrics, gate = self._services.metrics, work.gate
+        gate.replicas.check()
         identity = account.identity
         ticket = Ticket(
             tenant=account.tenant,
@@ -88,6 +116,8 @@ class Generation:
             async with gate.admission.enter(ticket):
                 account.queue_s = ticket.waited
                 metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
+                if work.flight is not None:
+                    work.flight.dispatched(gate.name)
                 await self._call(work, exchange, account, block)
         except Refused as error:
             account.queue_s = ticket.waited
@@ -110,6 +140,8 @@ class Generation:
                 patience.end()
                 await opened.reply.finish(TAIL)
         except (RequestError, asyncio.CancelledError) as error:
+            if opened is not None:
+                opened.failed(block.cause or error)
             self._broke(work, block.cause or error, begun=opened is not None)
             raise
         finally:
@@ -124,21 +156,22 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request, work.model),
+            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
+            if work.ear is not None:
+                reply = await work.ear.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)
 
         ping = self._services.config.gateway.sse_ping
         if ping is None or not request.stream:
-            return await gate.replicas.open(call, begin)
-        return await self._open_with_pings(
-            asyncio.ensure_future(gate.replicas.open(call, begin)), ping, exchange, account
-        )
+            return await gate.replicas.open(call, begin, patience.cause)
+        opening = asyncio.ensure_future(gate.replicas.open(call, begin, patience.cause))
+        return await self._open_with_pings(opening, ping, exchange, account)
 
     async def _open_with_pings(
         self, opening: "asyncio.Future[Opened[Begun]]", ping: float, exchange: Exchange, account: Account
@@ -147,7 +180,7 @@ class Generation:
         try:
             while not (await asyncio.wait({opening}, timeout=ping))[0]:
                 if not exchange.started:
-                    await self._start_stream(exchange, account, [])
+                    await exchange.start(200, self._stream_head(exchange, account, []))
                 await exchange.write(b": ping\n\n")
             return opening.result()
         except BaseException:
@@ -158,9 +191,9 @@ class Generation:
             raise
 
     async def _begin_stream(self, work: Work, reply: Reply, patience: Patience) -> Streamed:
-        assembler = StreamAssembler() if work.controls.write else None
+        assembler = StreamAssembler() if work.controls.write or work.flight is not None else None
         meter = StreamMeter(assembler)
-        relay = EventRelay(reply, meter, patience, self._services.clock, show_usage=work.request.include_usage)
+        relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
         patience.content()
         return Streamed(relay, meter, assembler)
@@ -172,6 +205,8 @@ class Generation:
             self._meter(work, account, whole.value.get("usage"))
             if work.controls.write:
                 await self._keep(work, whole.value)
+        if work.flight is not None:
+            work.flight.land(shared_answer(work, whole.value, whole.raw))
         headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
         headers.append((b"content-type", content_type(opened.reply.headers) or JSON_TYPE.encode()))
         await exchange.respond(opened.reply.status, headers, whole.raw)
@@ -185,28 +220,44 @@ class Generation:
         account: Account,
     ) -> None:
         account.first_at = account.last_at = self._services.clock.monotonic()
-        if not exchange.started:
-            await self._start_stream(exchange, account, passed_headers(opened.reply.headers))
-        if streamed.relay.held:
-            await exchange.write(streamed.relay.held)
-        last = await streamed.relay.run(exchange, account)
-        meter = streamed.meter
+        flight, relay, show = work.flight, streamed.relay, work.request.include_usage
+        outlet: Outlet = Direct(exchange, show_usage=show)
+        if flight is not None and streamed.assembler is not None:
+            outlet = Shared(exchange, flight, show_usage=show)
+            flight.begin(streamed.assembler.so_far)
+        try:
+            if not exchange.started:
+                await outlet.start(200, self._stream_head(exchange, account, passed_headers(opened.reply.headers)))
+            if relay.held:
+                await outlet.write(relay.held)
+            last = await relay.run(outlet, account)
+            whole = await self._keep_stream(work, streamed, account)
+            if flight is not None:
+                flight.land(shared_answer(work, whole), usage=relay.usage, last=last)
+            await outlet.end(last, usage=relay.usage)
+        finally:
+            await outlet.close()
+
+    async def _keep_stream(self, work: Work, streamed: Streamed, account: Account) -> Answer | None:
+        """Meter and store what was streamed; the whole answer, where it was collected and is complete."""
+        meter, assembler = streamed.meter, streamed.assembler
         if meter.usage is not None:
             account.usage = meter.usage
             self._saved_by_choice(work, account)
-        if streamed.assembler is not None:
-            answer, reason = streamed.assembler.finish(meter.done)
-            if answer is None:
-                self._stored.skipped(reason or "incomplete_stream")
-            else:
-                await self._keep(work, answer)
-        await exchange.end(last)
+        if assembler is None:
+            return None
+        answer, reason = assembler.finish(meter.done)
+        if not work.controls.write:
+            return assembler.whole()
+        if answer is None:
+            self._stored.skipped(reason or "incomplete_stream")
+        else:
+            await self._keep(work, answer)
+        return assembler.whole()
 
-    async def _start_stream(self, exchange: Exchange, account: Account, passed: list[tuple[bytes, bytes]]) -> None:
+    def _stream_head(self, exchange: Exchange, account: Account, passed: Headers) -> Headers:
         account.event_stream = True
-        headers = answer_headers(exchange, account, self._services.clock) + passed + STREAM_HEADERS
-        headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
-        await exchange.start(200, headers)
+        return answer_headers(exchange, account, self._services.clock) + passed + EVENT_STREAM
 
     async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
         if work.question is not None:
@@ -236,6 +287,15 @@ class Generation:
         )
         if saved > 0:
             self._services.metrics.saved_cost("router").inc(saved)
+
+
+def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:
+    """What those who share the flight get: the answer as the cache would give it, whether or not it was stored."""
+    if answer is None or work.question is None or not replayable(answer):
+        return Unshareable("the tier's answer was shared, but is not a complete completion")
+    kept = lasting(answer)
+    body = raw if raw is not None and kept is answer else orjson.dumps(kept)
+    return Hit(work.question.id, 0.0, body, "exact", 1.0, work.gate.name)
 
 
 def upstream_body(request: InferenceRequest, model: str) -> bytes:

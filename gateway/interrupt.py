@@ -2,11 +2,17 @@
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 
 class ClientGone(Exception):  # not a fault of ours: the client closed its connection
     """The client closed its connection before its answer was complete."""
+
+
+class Trippable(Protocol):
+    """What can be ended from outside, with the cause. `trip` returns at once; only the first call counts."""
+
+    def trip(self, cause: BaseException) -> None: ...
 
 
 class Interruptible:

@@ -75,12 +75,21 @@ TABLE = (
     Spec(
         "forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"
     ),
+    Spec("forebay_cache_shadow_total", "counter", "Semantic hits compared with a fresh answer", ("agreement",)),
+    Spec("forebay_cache_shadow_skipped_total", "counter", "Semantic hits drawn but not compared", ("reason",)),
     Spec("forebay_saved_tokens_total", "counter", "Output tokens that were not generated", ("source",)),
     Spec("forebay_saved_cost_total", "counter", "Cost avoided, in the unit of the tiers' prices", ("source",)),
     Spec("forebay_embed_seconds", "histogram", "One forward pass of the embedder", (), _EMBED),
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
+    Spec(
+        "forebay_cascade_held_seconds",
+        "histogram",
+        "First content of the small tier to the cascade's verdict",
+        ("verdict",),
+        _FIRST,
+    ),
     Spec("forebay_queue_wait_seconds", "histogram", "Time in the tier's queue", ("tier", "priority"), _WAIT),
     Spec("forebay_queue_depth", "gauge", "Requests in the tier's queue", ("tier",)),
     Spec("forebay_inflight", "gauge", "Requests inside the tier", ("tier",)),
@@ -90,7 +99,14 @@ TABLE = (
     Spec("forebay_tenant_tokens_total", "counter", "Tokens by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_upstream_errors_total", "counter", "Failed calls to a tier's server", ("tier", "kind")),
+    Spec(
+        "forebay_dependency_breaker_state",
+        "gauge",
+        "Breaker of the embedder or the shared store: 0 closed, 1 half-open, 2 open",
+        ("dependency",),
+    ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
+    Spec("forebay_breaker_state", "gauge", "Breaker of a server: 0 closed, 1 half open, 2 open", ("tier", "url")),
 )
 
 
@@ -157,6 +173,10 @@ class Family(Generic[Child]):
         found = self.children.get(values)
         return self._new(values) if found is None else found
 
+    def drop(self, *values: str) -> None:
+        """Forget the child with these label values: what it measured is no more."""
+        self.children.pop(values, None)
+
     def _new(self, values: tuple[str, ...]) -> Child:
         if self._bounded is not None:
             value = values[self._bounded]
@@ -203,12 +223,15 @@ class Metrics:
         self.similarity = histogram("cache_similarity")
         self.entries = gauge("cache_entries")
         self.writes_skipped = counter("cache_writes_skipped_total")
+        self.shadow = counter("cache_shadow_total")
+        self.shadow_skipped = counter("cache_shadow_skipped_total")
         self.saved_tokens = counter("saved_tokens_total")
         self.saved_cost = counter("saved_cost_total")
         self.embed = histogram("embed_seconds")
         self.embed_batch = histogram("embed_batch_size")
         self.decisions = counter("router_decisions_total")
         self.complexity = histogram("router_complexity")
+        self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
         self.queue_depth = gauge("queue_depth")
         self.inflight = gauge("inflight")
@@ -219,6 +242,8 @@ class Metrics:
         self.tenant_shed = counter("tenant_shed_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
+        self.breaker_state = gauge("breaker_state")
+        self.dependency_breaker = gauge("dependency_breaker_state")
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

@@ -1,5 +1,6 @@
 """Any other /v1 route of the engines: same keys, queue and metrics, uncached, bytes as they are."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,20 +8,20 @@ from dataclasses import dataclass
 import orjson
 from pydantic import JsonValue
 
-from core.errors import BadRequest, NotFound, Refused
+from core.errors import BadRequest, NotFound, Refused, RequestError
 from gateway.account import Account
 from gateway.admission import Ticket
 from gateway.deadline import deadline_of
 from gateway.exchange import Exchange
-from gateway.headers import answer_headers, upstream_headers
+from gateway.headers import STREAM_HEADERS, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
 from gateway.patience import Patience
-from gateway.relay import STREAM_HEADERS, content_type, is_event_stream, passed_headers
+from gateway.relay import content_type, is_event_stream, passed_headers
 from gateway.services import Services
 from gateway.targets import Target
 from gateway.tier import TierGate
 from gateway.upstream.base import Call, Reply
-from gateway.upstream.replicas import Opened
+from gateway.upstream.replicas import Opened, kind_of
 
 ROUTE = "/v1/{path}"
 # Under /v1, but not for clients: they change what the engine serves to everyone.
@@ -58,6 +59,7 @@ class PassThrough:
         account.tier, account.stream, account.model = tier, foreign.stream, foreign.target.model
         account.route_reason = "override" if len(self._services.tiers) > 1 else "only_tier"
         exchange.watch(block)
+        gate.replicas.check()
         ticket = Ticket(account.tenant, "normal", deadline_of(exchange))
         try:
             async with gate.admission.enter(ticket):
@@ -123,11 +125,17 @@ class PassThrough:
         opened: Opened[bytes] | None = None
         try:
             patience.begin()
-            opened = await gate.replicas.open(call, _first)
+            opened = await gate.replicas.open(call, _first, patience.cause)
             account.first_at = patience.got()
             patience.content()
             account.retries, account.url = opened.retries, opened.replica.url
             await self._relay(opened.reply, opened.begun, patience, exchange, account)
+        except (RequestError, asyncio.CancelledError) as error:
+            cause = patience.cause() or error
+            if opened is not None and isinstance(cause, RequestError):
+                opened.failed(cause)
+                self._services.metrics.upstream_errors(gate.name, kind_of(cause)).inc()
+            raise
         finally:
             patience.end()
             account.upstream_s = patience.waited

@@ -54,6 +54,10 @@ class Patience:
             self._since = None
         return now
 
+    def cause(self) -> BaseException | None:
+        """What ended the block from outside: a limit of these, or the client; None where nothing has."""
+        return self._block.cause
+
     def end(self) -> None:
         """No more waiting."""
         self.got()

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import httpx
 
 from gateway.tier import TierGate
-from gateway.upstream.replicas import Replica
+from gateway.upstream.base import Server
+from gateway.upstream.replicas import Health, Replica
 
 logger = logging.getLogger("forebay.probes")
 
@@ -25,63 +27,78 @@ class Probes:
 
     A server is up when `GET /v1/models`, sent with the tier's key, names the tier's model. One that refuses, fails or
     serves another model is down at once; one that is late is down after MAX_LATE late answers in a row. The next good
-    answer brings it back.
+    answer brings it back. Servers that join are asked at once, those that leave no more.
     """
 
     def __init__(self, gates: Iterable[TierGate]) -> None:
         self._gates = tuple(gates)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Replica, asyncio.Task[None]] = {}
+        self._ended: set[asyncio.Task[None]] = set()
         self._client: httpx.AsyncClient | None = None
-        self._late: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
         # Reading the certificate authorities takes longer than everything else at the start; without TLS nobody asks.
-        secure = any(replica.url.startswith("https:") for gate in self._gates for replica in gate.replicas.all)
+        secure = any(url.startswith("https:") for gate in self._gates for url in gate.settings.urls)
         self._client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
         for gate in self._gates:
+            changed = partial(self._changed, self._client, gate)
+            gate.replicas.listeners.append(changed)
             for replica in gate.replicas.all:
-                self._tasks.append(asyncio.create_task(self._watch(self._client, gate, replica), name="probe"))
+                changed(replica, True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks.values(), *self._ended]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
+
+    def _changed(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica, joins: bool) -> None:
+        if joins:
+            self._tasks[replica] = asyncio.create_task(self._watch(client, gate, replica), name="probe")
+            return
+        task = self._tasks.pop(replica, None)
+        if task is not None:
+            task.cancel()
+            self._ended.add(task)
+            task.add_done_callback(self._ended.discard)
+        gate.learn()
 
     async def _watch(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica) -> None:
         headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
         names = {gate.settings.model, *gate.settings.adapters}
+        late_in_a_row = 0
         while True:
-            fault, late, context = await probe(client, replica.url, headers, names)
+            fault, late, context = await probe(client, replica.server, headers, names)
             if context is not None and context != replica.context:
                 replica.context = context
                 gate.learn()
-            count = self._late[replica.url] = self._late.get(replica.url, 0) + 1 if late else 0
-            if not late or count >= MAX_LATE:
+            late_in_a_row = late_in_a_row + 1 if late else 0
+            if not late or late_in_a_row >= MAX_LATE:
                 self._note(gate, replica, fault)
             await asyncio.sleep(INTERVAL)
 
     def _note(self, gate: TierGate, replica: Replica, fault: str | None) -> None:
-        health = "up" if fault is None else "down"
+        health: Health = "up" if fault is None else "down"
         if health != replica.health:
             level = logging.INFO if fault is None else logging.WARNING
             logger.log(level, "tier %s: %s is %s%s", gate.name, replica.url, health, f": {fault}" if fault else "")
-        if fault is None and replica.health == "down":
-            replica.avoid_until = 0.0
-        replica.health = "up" if fault is None else "down"
-        replica.fault = fault
+        replica.health, replica.fault = health, fault
 
 
 async def probe(
-    client: httpx.AsyncClient, url: str, headers: dict[str, str], names: set[str]
+    client: httpx.AsyncClient, server: Server, headers: Mapping[str, str], names: set[str]
 ) -> tuple[str | None, bool, int | None]:
     """What is wrong with a server, None where nothing is; whether it was only late; and its context length."""
+    if server.host is not None:
+        headers = {**headers, "host": server.host}
+    extensions = {} if server.name is None else {"sni_hostname": server.name}
     try:
-        answer = await client.get(f"{url}/v1/models", headers=headers)
+        answer = await client.get(f"{server.url}/v1/models", headers=headers, extensions=extensions)
     except httpx.TimeoutException as error:
         return f"no answer in time ({type(error).__name__})", not isinstance(error, httpx.ConnectTimeout), None
     except (httpx.HTTPError, OSError) as error:

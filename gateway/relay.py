@@ -1,7 +1,7 @@
 """From an engine's answer to the client's: events forwarded as they come, read on the way, never changed.
 
-Only whole events are forwarded, so that an answer that breaks off can still end in an error event. The one thing left
-out is a usage chunk that the gateway asked for and the client did not.
+Only whole events are forwarded, so that an answer that breaks off can still end in an error event. The usage chunk is
+kept apart: the gateway always asks for it, and only those clients get it that did.
 """
 
 import orjson
@@ -9,8 +9,8 @@ import orjson
 from core.clock import Clock
 from gateway.account import Account
 from gateway.envelope import EngineFault, Headers, error_object, status_of
-from gateway.exchange import Exchange
 from gateway.metering import DONE, Look, StreamMeter
+from gateway.outlet import Outlet
 from gateway.patience import Patience
 from gateway.sse import EventSplitter, EventTooLarge, data_of
 from gateway.upstream.base import Broken, Reply
@@ -26,10 +26,6 @@ _OWN = frozenset(
         b"server", b"x-request-id", b"set-cookie", b"cache-control", b"x-accel-buffering", b"age", b"vary", b"via",
     )
 )  # fmt: skip
-STREAM_HEADERS: Headers = [
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 
 
 def passed_headers(headers: Headers) -> Headers:
@@ -56,16 +52,17 @@ class EventRelay:
 
     `begin` reads to the first content; after it, `held` are the bytes to send first. `run` sends the rest up to, and
     without, the event that ends the stream, which it returns: the caller stores the answer before the client may ask
-    again. Raises EngineFault for an error event, Broken where the answer is cut.
+    again. `usage` is the event that comes before it, where there was one. Raises EngineFault for an error event, Broken
+    where the answer is cut.
     """
 
-    def __init__(self, reply: Reply, meter: StreamMeter, patience: Patience, clock: Clock, *, show_usage: bool) -> None:
-        self._meter, self._patience, self._clock, self._show_usage = meter, patience, clock, show_usage
+    def __init__(self, reply: Reply, meter: StreamMeter, patience: Patience, clock: Clock) -> None:
+        self._meter, self._patience, self._clock = meter, patience, clock
         self._reply = reply
         self._splitter = EventSplitter()
         self._last: bytes | None = None
         self._fault: EngineFault | None = None
-        self.held = b""
+        self.held = self.usage = b""
 
     async def begin(self) -> None:
         """Read to the first content, to the end of the stream, or until MAX_HELD bytes are held."""
@@ -81,7 +78,7 @@ class EventRelay:
             self.held += shown
             begun = begun or len(self.held) + len(self._splitter.rest) > MAX_HELD
 
-    async def run(self, exchange: Exchange, account: Account) -> bytes:
+    async def run(self, outlet: Outlet, account: Account) -> bytes:
         """Forward what follows; the bytes that end the stream."""
         patience = self._patience
         patience.wait()
@@ -99,7 +96,7 @@ class EventRelay:
                 account.last_at = now
             if shown:
                 sent = self._clock.monotonic()
-                await exchange.write(shown)
+                await outlet.write(shown)
                 account.client_s += patience.wait() - sent
             else:
                 patience.wait()
@@ -125,7 +122,9 @@ class EventRelay:
                 self._fault = self._engine_fault()
                 break
             content = content or look is Look.CONTENT
-            if look is not Look.USAGE or self._show_usage:
+            if look is Look.USAGE:
+                self.usage += event.raw
+            else:
                 shown.append(event.raw)
         return (shown[0] if len(shown) == 1 else b"".join(shown)), content
 

@@ -16,8 +16,9 @@ class Settlement:
     def settle(self, account: Account) -> None:
         """Count the request and write its line."""
         metrics = self._metrics
-        duration = self._clock.monotonic() - account.arrived
-        overhead = max(0.0, duration - account.queue_s - account.upstream_s - account.client_s)
+        ended = self._clock.monotonic() if account.left_at is None else account.left_at
+        duration = ended - account.arrived
+        overhead = max(0.0, duration - account.queue_s - account.upstream_s - account.held_s - account.client_s)
         tier, cache = account.tier, account.cache
         metrics.requests(account.route, tier, cache, str(account.status)).inc()
         metrics.duration(tier, cache).observe(duration)

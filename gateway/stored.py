@@ -1,23 +1,22 @@
 """The response cache as the pipeline uses it: counted, and never the reason why a request fails."""
 
 import logging
-from collections.abc import Mapping
 
-from cache.answer import Hit, as_json, as_sse
+from cache.answer import Answer, Hit, as_json, as_sse, lasting
 from cache.controls import Controls
 from cache.question import Question
 from cache.response_cache import ResponseCache, SemanticLookup
 from core.clock import Clock
 from core.config import Config, TierName
 from core.embedder import Embedding
+from core.errors import DependencyFault
 from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.envelope import JSON, Headers
 from gateway.exchange import Exchange
-from gateway.headers import answer_headers
+from gateway.headers import EVENT_STREAM, answer_headers, hit_headers
 from gateway.metering import usage_of
 from gateway.metrics import Metrics
-from gateway.relay import STREAM_HEADERS
 from gateway.settle import cost
 
 logger = logging.getLogger("forebay.cache")
@@ -39,6 +38,11 @@ class StoredAnswers:
             return None
         try:
             hit = await self._cache.exact(question, controls)
+        except DependencyFault as fault:
+            # Its breaker has the log line.
+            account.cache = "miss"
+            self._metrics.lookups("exact", "timeout" if fault.kind == "timeout" else "error").inc()
+            return None
         except Exception:  # a boundary: whatever a store raises, the request goes on without it
             logger.exception("the exact cache layer failed")
             self._metrics.lookups("exact", "error").inc()
@@ -49,8 +53,8 @@ class StoredAnswers:
 
     async def semantic(
         self, question: Question, embedding: Embedding | None, controls: Controls, account: Account, spent: float
-    ) -> Hit | None:
-        """The answer to another wording of it. `spent`: seconds of the deadline that are gone."""
+    ) -> SemanticLookup | None:
+        """What another wording of it has. `spent`: seconds of the deadline that are gone."""
         left = max(self._semantic.deadline - spent, 0.001)
         try:
             found = await self._cache.semantic(question, embedding, controls, deadline=left)
@@ -59,7 +63,7 @@ class StoredAnswers:
             self._metrics.lookups("semantic", "error").inc()
             return None
         self._note(found, account)
-        return found.hit
+        return found
 
     def no_semantic(self) -> None:
         """Count a request whose semantic layer was not asked at all."""
@@ -70,8 +74,12 @@ class StoredAnswers:
         if found.result in ("hit", "miss", "guarded"):
             account.cache = "miss"
         if found.similarity is not None:
-            account.similarity = found.similarity
             self._metrics.similarity().observe(found.similarity)
+        self.show(found, account)
+
+    def show(self, found: SemanticLookup, account: Account) -> None:
+        """Note what a lookup found where the request shows it."""
+        account.similarity = found.similarity
         if found.verdict is not None:
             account.guard = f"{'served' if found.verdict.served else 'refused'}:{found.verdict.feature}"
         if found.hit is not None:
@@ -80,14 +88,16 @@ class StoredAnswers:
     async def store(
         self,
         question: Question,
-        answer: Mapping[str, object],
+        answer: Answer,
         embedding: Embedding | None,
         tier: TierName,
         controls: Controls,
     ) -> None:
         """Keep a complete answer."""
         try:
-            reason = await self._cache.store(question, answer, embedding, tier=tier, controls=controls)
+            reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
+        except DependencyFault as fault:
+            reason = f"store_{fault.kind}"
         except Exception:  # a boundary, as above
             logger.exception("an answer could not be stored")
             reason = "error"
@@ -98,24 +108,25 @@ class StoredAnswers:
         """Count an answer that is not kept."""
         self._metrics.writes_skipped(reason).inc()
 
+    def saved(self, hit: Hit) -> None:
+        """Count the tokens and the cost that a hit saved."""
+        usage = usage_of(hit.answer.get("usage")) if b'"usage"' in hit.body else None
+        if usage is None:
+            return
+        self._metrics.saved_tokens(hit.layer).inc(usage.input + usage.output)
+        price = next((price for name, price in self._prices.items() if name == hit.tier), None)
+        if price is not None:
+            self._metrics.saved_cost(hit.layer).inc(cost(price, usage.input, usage.output))
+
     async def replay(self, hit: Hit, request: InferenceRequest, exchange: Exchange, account: Account) -> None:
         """Send a stored answer as the client asked for it."""
-        usage = usage_of(hit.answer.get("usage")) if b'"usage"' in hit.body else None
-        if usage is not None:
-            source = hit.layer
-            self._metrics.saved_tokens(source).inc(usage.input + usage.output)
-            price = next((price for name, price in self._prices.items() if name == hit.tier), None)
-            if price is not None:
-                self._metrics.saved_cost(source).inc(cost(price, usage.input, usage.output))
-        headers: Headers = answer_headers(exchange, account, self._clock)
-        headers.append((b"age", b"%d" % int(hit.age_s)))
-        headers.append((b"x-forebay-cache-id", hit.id.encode("ascii")))
+        self.saved(hit)
+        headers: Headers = answer_headers(exchange, account, self._clock) + hit_headers(hit.age_s, hit.id)
         account.first_at = self._clock.monotonic()
         if not request.stream:
             headers.append(JSON)
             await exchange.respond(200, headers, as_json(hit))
             return
-        headers += STREAM_HEADERS
-        headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
-        await exchange.start(200, headers)
+        if not exchange.started:
+            await exchange.start(200, headers + EVENT_STREAM)
         await exchange.end(b"".join(as_sse(hit, include_usage=request.include_usage)))

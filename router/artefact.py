@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from core.errors import ConfigError, Problem
 from router.features import COUNT, NAMES, VERSION
 from router.mixture import Array, Mixture
 
 FORMAT = "forebay-router-classifier"
-SCHEMA = 1
+SCHEMA = 2
+# Deciles of the training sample's complexities: nine cuts between ten equal parts.
+CUTS = 9
 Recipe = dict[str, Any]
+Marks = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,9 @@ class Artefact:
 
     `full` reads the vector and the features, `plain` the features alone; features are scaled by taking `mean` away and
     dividing by `scale`. `prototypes`: unit vectors, shape (n, dim), that stand for the training data; an ask whose best
-    cosine to them is below `familiar_at` lies outside it. `recipe`: data, split, settings and measured quality, for
-    people.
+    cosine to them is below `familiar_at` lies outside it. `deciles`: shape (CUTS,), ascending: complexities that cut
+    the training sample into ten equal parts. `trained_on`: sorted 32-bit marks of its prompts, by which one tells
+    rows apart that the classifier has seen. `recipe`: data, split, settings and measured quality, for people.
     """
 
     embedder: str
@@ -40,12 +45,19 @@ class Artefact:
     plain: Mixture
     prototypes: Array
     familiar_at: float
+    deciles: Array
+    trained_on: Marks
     recipe: Recipe
 
     @property
     def dim(self) -> int:
         """Length of the embedder's vector."""
         return int(self.prototypes.shape[1])
+
+
+def mark(prompt: str) -> int:
+    """A 32-bit mark of a prompt, the same for any case and surrounding white space."""
+    return int.from_bytes(hashlib.sha256(prompt.strip().casefold().encode("utf-8", "replace")).digest()[:4], "little")
 
 
 def write(artefact: Artefact, path: Path) -> None:
@@ -63,6 +75,8 @@ def write(artefact: Artefact, path: Path) -> None:
         "full": _mixture_document(artefact.full),
         "plain": _mixture_document(artefact.plain),
         "prototypes": _packed(artefact.prototypes, "<f2"),
+        "deciles": _packed(artefact.deciles),
+        "trained_on": base64.b64encode(artefact.trained_on.astype("<u4").tobytes()).decode(),
     }
     document["sha256"] = _checksum(document)
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -102,10 +116,14 @@ def _artefact(document: dict[str, Any]) -> Artefact:
         plain=_mixture(document["plain"], COUNT),
         prototypes=prototypes,
         familiar_at=float(document["familiar_at"]),
+        deciles=_unpacked(document["deciles"], (CUTS,)),
+        trained_on=np.frombuffer(base64.b64decode(document["trained_on"], validate=True), dtype="<u4"),
         recipe=dict(document["recipe"]),
     )
     if not (artefact.scale > 0).all():
         raise ValueError("a feature has no scale")
+    if (np.diff(artefact.deciles) < 0).any():
+        raise ValueError("its deciles do not ascend")
     return artefact
 
 

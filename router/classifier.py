@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from router.artefact import Artefact, Recipe, read
+from router.artefact import Artefact, Recipe, mark, read
 from router.features import extract, legible
 from router.mixture import Array, joined, scaled
 
@@ -46,9 +46,25 @@ class Classifier:
         return self._artefact.embedder
 
     @property
+    def dim(self) -> int:
+        """Length of that model's vectors."""
+        return self._artefact.dim
+
+    @property
     def recipe(self) -> Recipe:
         """How it was trained and what it reached."""
         return self._artefact.recipe
+
+    @property
+    def deciles(self) -> Array:
+        """The complexities that cut the training sample into ten equal parts: shape (9,), ascending."""
+        return self._artefact.deciles
+
+    def seen(self, prompt: str) -> bool:
+        """Whether the prompt was in the training sample; wrong for one prompt in some hundred thousand."""
+        marks, own = self._artefact.trained_on, mark(prompt)
+        at = int(np.searchsorted(marks, own))
+        return at < len(marks) and int(marks[at]) == own
 
     def score(self, text: str, vector: Array | None) -> Score:
         """The complexity of an ask.

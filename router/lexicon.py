@@ -17,47 +17,51 @@ STEMS: dict[str, str] = {
         引理 归纳法 反证 反例
     """,
     "mathematics": """
-        иррациональн компакт irrazional irracional радикал граф 무리수 방정식 콤팩트 無理数 全域木 homolog cohomolog
-        sheaf hausdorff borel lebesgue noether galois cauchy sylow klein|bottle knot. spectral operator subspace
-        separable dense. open|set compacts compakt kompakt stetig differenzierbar nullstelle ungleichung inequalit
-        inecuacion inequation autovalor valeurs|propres eigenwert bruch. reihe. series|de convergen diagonalis
-        jordan unbias estimador estimateur schatzer derivable chord dice. hamiltonian 乘积 不等式 特征 对角化 可导
-        连续 无理 紧致 空间 行列式 估计 对偶 弦 integral integrat eigen matri polynom prime. primes. modul topolog
-        manifold converg diverg probabilit expect random|variable variance distribution stochast equation
-        differential derivativ gradient hessian laplac fourier taylor series. sequence sum. sums. cosine sine.
-        logarithm triangle. triangles. angle circle. radius geometr algebra vector. vectors. tensor subgroup abelian
-        cyclic. field. ring. ideal. coprime divisib factorial permutation combin binomial integer. integers.
+        folge. teilfolge beschrankt bounded subsequence subsucesion sucesion suite|bornee sous|suite acotad 数列
+        子列 有界 иррациональн компакт irrazional irracional радикал граф 무리수 방정식 콤팩트 無理数 全域木 homolog
+        cohomolog sheaf hausdorff borel lebesgue noether galois cauchy sylow klein|bottle knot. spectral operator
+        subspace separable dense. open|set compacts compakt kompakt stetig differenzierbar nullstelle ungleichung
+        inequalit inecuacion inequation autovalor valeurs|propres eigenwert bruch. reihe. series|de convergen
+        diagonalis jordan unbias estimador estimateur schatzer derivable chord dice. hamiltonian 乘积 不等式 特征
+        对角化 可导 连续 无理 紧致 空间 行列式 估计 对偶 弦 integral integrat eigen matri polynom prime. primes.
+        modul topolog manifold converg diverg probabilit expect random|variable variance distribution stochast
+        equation differential derivativ gradient hessian laplac fourier taylor series. sequence sum. sums. cosine
+        sine. logarithm triangle. triangles. angle circle. radius geometr algebra vector. vectors. tensor subgroup
+        abelian cyclic. field. ring. ideal. coprime divisib factorial permutation combin binomial integer. integers.
         rational limit. limits. bayes markov martingal continuous compact. metric. norm. hilbert banach bound.
         bounds. asymptot estimator likelihood gleichung wahrscheinlich matrix primzahl ableitung grenzwert dreieck
         verteilung erwartungswert ecuacion probabilidad derivada matriz primo limite triangulo esperanza probabilite
         derivee matrice premier. premiers. esperance suite. espace. 积分 概率 矩阵 方程 微分 导数 极限 素数 质数
-        数列 向量 分布 期望 方差 多项式 三角形 整数 级数 收敛 特征值 余数 函数 数学 確率 方程式 積分 вероятн
-        интеграл уравнен
+        向量 分布 期望 方差 多项式 三角形 整数 级数 收敛 特征值 余数 函数 数学 確率 方程式 積分 вероятн интеграл
+        уравнен
     """,
     "algorithm": """
-        рекурсив остовн albero alberi ricorsiv recursiv arvores 알고리즘 구현 構文解析 実装 teilstring sous|chaine
-        subcadena monotonic|stack bloom hash|join np|complete parser. analizador analyseur grammaire gramatica
-        reduccion reduction reduktion 公共子串 子串 有向图 归约 红黑树 语法 解析器 图中 algorithm complexity.
-        dynamic|programming recurs heap. heaps. hash. hashing. hashmap bst. trie. dijkstra backtrack amortiz amortis
-        np. big|o logn invariant pseudocode data|structure subarray subsequence substring linked|list binary|search
-        binary|tree shortest|path spanning topological|sort time|complexity greedy knapsack traversal sorted. graph.
-        graphs. automat turing compiler parsing. lexer grammar. algorithmus laufzeit datenstruktur algoritmo
-        complejidad estructura|de algorithme complexite 算法 复杂度 数据结构 动态规划 递归 排序 图论 最短路径 二叉树
-        链表 哈希 子序列 子数组 アルゴリズム 계산 алгоритм
+        verkettete|liste liste|chainee lista|enlazada kantengewicht aristas aretes korrektheit correction.
+        correccion pont. puentes brucken bridge. 链表 边权 入口 正确性 рекурсив остовн albero alberi ricorsiv
+        recursiv arvores 알고리즘 구현 構文解析 実装 teilstring sous|chaine subcadena monotonic|stack bloom
+        hash|join np|complete parser. analizador analyseur grammaire gramatica reduccion reduction reduktion
+        公共子串 子串 有向图 归约 红黑树 语法 解析器 图中 algorithm complexity. dynamic|programming recurs heap.
+        heaps. hash. hashing. hashmap bst. trie. dijkstra backtrack amortiz amortis np. big|o logn invariant
+        pseudocode data|structure subarray subsequence substring linked|list binary|search binary|tree shortest|path
+        spanning topological|sort time|complexity greedy knapsack traversal sorted. graph. graphs. automat turing
+        compiler parsing. lexer grammar. algorithmus laufzeit datenstruktur algoritmo complejidad estructura|de
+        algorithme complexite 算法 复杂度 数据结构 动态规划 递归 排序 图论 最短路径 二叉树 哈希 子序列 子数组
+        アルゴリズム 계산 алгоритм
     """,
     "systems": """
-        распределён progetta progettare projete stallo impasse блокиров поток デッドロック スレッド 교착 스레드
-        quorum 설계 kafka split|brain failover isolation isolationsstufe niveau|isolation aislamiento write|skew
-        retry. retries. timeout. timeouts. wettlaufsituation condicion|de course|critique carrera reserv
-        buchungssystem surreserv sobreventa datenmodell modele|de modelo|de 隔离级别 竞态条件 内存屏障 数据模型
-        预订系统 数据库 architect distributed concurren deadlock race|condition thread mutex lock. locks. locking.
-        lockfree consensus raft. paxos shard replica partition transaction microservice scalab scale. latency
-        throughput idempot event|driven queue. queues. cache. caching. eventual consisten rate|limit load|balanc
-        kubernetes backpressure memory|leak segfault scheduler. kernel. protocol. multi|tenant exactly|once crdt
-        saga. nebenlaufig verteilt skalier hochverfugbar gleichzeitig sperr. wettlauf architektur entwirf entwerfe
-        verklemmung distribuid escalab arquitectura disena bloqueo interbloqueo hilos reparti concurrent verrou
-        interblocage concevez concois concevoir 分布式 并发 死锁 竞态 线程 架构 高可用 一致性 微服务 吞吐 延迟 事务
-        限流 分片 扩展 设计一个 系统设计 锁 消息队列 распредел параллел
+        veraltete stale replica replikat replique datos|viejos donnees|perimees 副本 旧数据 全表 распределён
+        progetta progettare projete stallo impasse блокиров поток デッドロック スレッド 교착 스레드 quorum 설계
+        kafka split|brain failover isolation isolationsstufe niveau|isolation aislamiento write|skew retry. retries.
+        timeout. timeouts. wettlaufsituation condicion|de course|critique carrera reserv buchungssystem surreserv
+        sobreventa datenmodell modele|de modelo|de 隔离级别 竞态条件 内存屏障 数据模型 预订系统 数据库 architect
+        distributed concurren deadlock race|condition thread mutex lock. locks. locking. lockfree consensus raft.
+        paxos shard partition transaction microservice scalab scale. latency throughput idempot event|driven queue.
+        queues. cache. caching. eventual consisten rate|limit load|balanc kubernetes backpressure memory|leak
+        segfault scheduler. kernel. protocol. multi|tenant exactly|once crdt saga. nebenlaufig verteilt skalier
+        hochverfugbar gleichzeitig sperr. wettlauf architektur entwirf entwerfe verklemmung distribuid escalab
+        arquitectura disena bloqueo interbloqueo hilos reparti concurrent verrou interblocage concevez concois
+        concevoir 分布式 并发 死锁 竞态 线程 架构 高可用 一致性 微服务 吞吐 延迟 事务 限流 分片 扩展 设计一个
+        系统设计 锁 消息队列 распредел параллел
     """,
     "code": """
         code. coding. function. functions. python javascript typescript java. rust. golang c. sql. regex regexp bug.
@@ -76,41 +80,49 @@ STEMS: dict[str, str] = {
         分配 排班 预算 оптимиз
     """,
     "legal": """
-        disaffirm admissib warrant. sue. sued evict liable warranty insolven haftung fristlos strafbar pflichtteil
-        verjahr erbfall schenk licencier faute|grave vendeur recours heredit usufruit legitima donacion delito
-        administrador plazo despedir acciones klage beklagt abogad avocat anwalt testament 继承 赠与 时效 解雇 定性
-        董事 请求权 抗辩 起诉 权利 law. legal liabil contract. contracts. statut clause court. jurisdict plaintiff
-        defendant tort. tortious gdpr negligen breach indemn patent. copyright licens constitution precedent
-        injunction fiduciary tenant. landlord arbitrat enforceab damages. lawsuit rechtlich haftet vertrag klausel
-        kundig gericht dsgvo mietrecht schadenersatz anspruch arbeitsrecht juridi responsab contrato clausula despid
-        demandad tribunal indemniz inquilin responsabilit contrat. contrats. licenci juridique bail. prejudice rgpd
-        法律 合同 违约 责任 诉讼 法院 条款 侵权 赔偿 劳动法 刑法 民法 юридич договор
+        kaufer verkaufer mieter vermieter eigentumer erbe. erben rechte. fristen frist. mangel. mangeln gewahrleist
+        schuldner glaubiger forderung mitverschulden rucktritt zurucktret widerruf urteil ruling rescind heir. heirs
+        plaintiff debtor creditor limitation|period buyer. seller. acheteur heritier debiteur creance prescri
+        locataire proprietaire faute. heredero deudor acreedor comprador vendedor prescrib 房东 租客 买方 卖方 买家
+        债务 遗嘱 解除 法院 过失 违法 欠款 起诉 侵权 disaffirm admissib warrant. sue. sued evict liable warranty
+        insolven haftung fristlos strafbar pflichtteil verjahr erbfall schenk licencier faute|grave vendeur recours
+        heredit usufruit legitima donacion delito administrador plazo despedir acciones klage beklagt abogad avocat
+        anwalt testament 继承 赠与 时效 解雇 定性 董事 请求权 抗辩 权利 law. legal liabil contract. contracts.
+        statut clause court. jurisdict defendant tort. tortious gdpr negligen breach indemn patent. copyright licens
+        constitution precedent injunction fiduciary tenant. landlord arbitrat enforceab damages. lawsuit rechtlich
+        haftet vertrag klausel kundig gericht dsgvo mietrecht schadenersatz anspruch arbeitsrecht juridi responsab
+        contrato clausula despid demandad tribunal indemniz inquilin responsabilit contrat. contrats. licenci
+        juridique bail. prejudice rgpd 法律 合同 违约 责任 诉讼 条款 赔偿 劳动法 刑法 民法 юридич договор
     """,
     "clinical": """
-        варфарин paziente warfarina varfarina infermier 患者 환자 와파린 ワルファリン heparin metformin syphilis
-        newborn. lithium clozapin clonus ssri ketone cetone glukose glycemie glucosa interaktion tremor temblor
-        trembl erbricht vomit vomis fiebre. farmaco medicament medikament arzneimittel gfr. gout. 血气 酮体 血糖
-        呕吐 震颤 锂盐 服药 氯氮平 病人 patient diagnos symptom differential|diagnosis dose. dosing dosage renal
-        hepatic cardiac chest. acute. chronic. therapy therapeut treatment. clinical prognos contraindic pharmac
-        antibiot anticoag warfarin insulin hyponatr hyperkal sepsis lesion. biopsy presents|with comorbid creatinine
-        ecg. ekg. mri. patholog etiolog fever. bleeding. pregnan surg. surgical. klinisch nieren schwanger fieber
-        dosierung behandl vorerkrank patientin befund paciente sintoma tratamiento diagnostic fiebre embaraz dosis
-        clinic patiente symptome traitement fievre enceinte posologie 诊断 症状 治疗 临床 药物 剂量 肾 妊娠 发热
-        鉴别 手术 病史 пациент диагноз
+        blutverdunn vorhofflimmern blutung saugling stoffwechsel herzfehler ursachen anticoagul fibrillat cardiopat
+        nourrisson lactante cirrhos cirrosis cirrhose zirrhose hemorrag hemorragi confus. verwirrt natriumwert
+        operation. operacion 病因 婴儿 抗凝 房颤 出血 呼吸 肝硬化 首要检查 意识 感染 代谢 варфарин paziente
+        warfarina varfarina infermier 患者 환자 와파린 ワルファリン heparin metformin syphilis newborn. lithium
+        clozapin clonus ssri ketone cetone glukose glycemie glucosa interaktion tremor temblor trembl erbricht vomit
+        vomis fiebre. farmaco medicament medikament arzneimittel gfr. gout. 血气 酮体 血糖 呕吐 震颤 锂盐 服药
+        氯氮平 病人 patient diagnos symptom differential|diagnosis dose. dosing dosage renal hepatic cardiac chest.
+        acute. chronic. therapy therapeut treatment. clinical prognos contraindic pharmac antibiot anticoag warfarin
+        insulin hyponatr hyperkal sepsis lesion. biopsy presents|with comorbid creatinine ecg. ekg. mri. patholog
+        etiolog fever. bleeding. pregnan surg. surgical. klinisch nieren schwanger fieber dosierung behandl
+        vorerkrank patientin befund paciente sintoma tratamiento diagnostic fiebre embaraz dosis clinic patiente
+        symptome traitement fievre enceinte posologie 诊断 症状 治疗 临床 药物 剂量 肾 妊娠 发热 鉴别 手术 病史
+        пациент диагноз
     """,
     "science": """
-        neutrin noether aharonov tariff monopson welfare oxalat permanganat inertgas gas|inerte gaz|inerte redox
-        schiefe|ebene plano|inclinado plan|incline beschleunigung acceleration aceleracion controller pendulum
-        endogen difference|in differenz|von oferta zentralbank banque|centrale banco|central 央行 供给 加速度 惰性
-        配平 反应 定价 期权 对冲 最低工资 双重差分 quantum relativ thermodynam entropy enthalp equilibri molecul
-        atom reaction mechanism. mechanisms. kinetic orbital electron spin. photon wave. magnet semiconductor
-        entangle protein enzyme gene. genes. genom mutation transcription receptor metabol evolution neural
-        transformer. gradient reinforcement bayesian causal instrumental|variable econometr regress heteroskedast
-        macroeconom monetary inflation. elastic epistem ontolog kant. hermeneut phenomenol cosmolog cryptograph
-        encrypt zero|knowledge topolog catalys synthes spectroscop stoichiom renormal gauge. hamiltonian lagrangian
-        schrodinger navier turbulen plasma quanten entropie gleichgewicht relativitat kausal erkenntnis cuantic
-        entropia termodinamic mecanismo quantique thermodynamique mecanisme 量子 热力学 熵 相对论 蛋白质 基因 机制
-        因果 回归 神经网络 密码学 光合 分子 平衡 量子力学 квант
+        oligopol steuer tax. impuesto taxe. 寡头 征税 neutrin noether aharonov tariff monopson welfare oxalat
+        permanganat inertgas gas|inerte gaz|inerte redox schiefe|ebene plano|inclinado plan|incline beschleunigung
+        acceleration aceleracion controller pendulum endogen difference|in differenz|von oferta zentralbank
+        banque|centrale banco|central 央行 供给 加速度 惰性 配平 反应 定价 期权 对冲 最低工资 双重差分 quantum
+        relativ thermodynam entropy enthalp equilibri molecul atom reaction mechanism. mechanisms. kinetic orbital
+        electron spin. photon wave. magnet semiconductor entangle protein enzyme gene. genes. genom mutation
+        transcription receptor metabol evolution neural transformer. gradient reinforcement bayesian causal
+        instrumental|variable econometr regress heteroskedast macroeconom monetary inflation. elastic epistem
+        ontolog kant. hermeneut phenomenol cosmolog cryptograph encrypt zero|knowledge topolog catalys synthes
+        spectroscop stoichiom renormal gauge. hamiltonian lagrangian schrodinger navier turbulen plasma quanten
+        entropie gleichgewicht relativitat kausal erkenntnis cuantic entropia termodinamic mecanismo quantique
+        thermodynamique mecanisme 量子 热力学 熵 相对论 蛋白质 基因 机制 因果 回归 神经网络 密码学 光合 分子 平衡
+        量子力学 квант
     """,
     "analysis": """
         сравните объясните оцените analizza confronta spiega|perche explique|por analise 분석 分析せよ contrast.

@@ -6,13 +6,14 @@ cost-matched random router on each of its data files, with its whole 95 % interv
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from router.artefact import Artefact
+from router.artefact import CUTS, Artefact, mark
+from router.classifier import Classifier
 from router.evaluate import Measured, Numbers, measure, summary
 from router.features import BAG, COUNT, NAMES, extract, length
 from router.fit import WORTH, Kind, fit, folds
@@ -44,12 +45,59 @@ class Source:
 
 @dataclass(frozen=True)
 class Trained:
-    """A classifier with its figures on unseen rows, per data file; `refusals` says why it should not be used."""
+    """A classifier with its figures on unseen rows, per data file.
 
-    artefact: Artefact
+    `refusals` says why there is none: then `artefact` is None.
+    """
+
+    artefact: Artefact | None
     measured: dict[str, Measured]
     chat_accuracy: float
     refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Data files, then seed asks: texts, vectors, scaled features (`mean` and `scale` did that), and kinds to fit."""
+
+    texts: list[list[str]]
+    vectors: list[Vectors]
+    mean: Array
+    scale: Array
+    readable: list[Array]
+    kinds: list[Kind]
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], seed: tuple[Sequence[SeedAsk], Vectors], note: Note) -> "_Prepared":
+        note("computing features")
+        texts = [*([row.prompt for row in source.rows] for source in sources), [ask.prompt for ask in seed[0]]]
+        features = [np.array([extract(text) for text in some]) for some in texts]
+        mean, scale = _scaling(np.concatenate(features))
+        readable = [scaled(some, mean, scale) for some in features]
+        vectors = [*(source.vectors for source in sources), seed[1]]
+        kinds = _kinds(sources, seed[0], [joined(v, f) for v, f in zip(vectors, readable, strict=True)])
+        return cls(texts, vectors, mean, scale, readable, kinds)
+
+
+def inputs_of(texts: Sequence[str], vectors: Vectors) -> Array:
+    """What a mixture reads of texts and their vectors, scaled by their own spread: shape (len(texts), inputs)."""
+    features = np.array([extract(text) for text in texts])
+    return joined(vectors, scaled(features, *_scaling(features)))
+
+
+def out_of_fold(
+    sources: Sequence[Source],
+    seed: tuple[Sequence[SeedAsk], Vectors],
+    *,
+    by_group: bool,
+    note: Note,
+    random_state: int = 0,
+) -> dict[str, Numbers]:
+    """Per source the log odds of every row by a mixture that never saw it: what `train` measures, without the rest."""
+    ready = _Prepared.of(sources, seed, note)
+    generator = np.random.default_rng(random_state)
+    unseen = _cross_fit(ready.kinds, ready.vectors[0].shape[1], by_group, generator, note)
+    return {source.name: scores for source, scores in zip(sources, unseen, strict=False)}
 
 
 def train(
@@ -66,34 +114,42 @@ def train(
     `by_group`: measure each group of rows by a mixture that never saw the group. Deterministic for one `random_state`.
     """
     generator = np.random.default_rng(random_state)
-    note("computing features")
-    texts = [*([row.prompt for row in source.rows] for source in sources), [ask.prompt for ask in seed[0]]]
-    features = [np.array([extract(text) for text in some]) for some in texts]
-    mean, scale = _scaling(np.concatenate(features))
-    readable = [scaled(some, mean, scale) for some in features]
-    vectors = [*(source.vectors for source in sources), seed[1]]
-    width = vectors[0].shape[1]
-    kinds = _kinds(sources, seed[0], [joined(v, f) for v, f in zip(vectors, readable, strict=True)])
-    unseen = _cross_fit(kinds, width, by_group, generator, note)
+    ready = _Prepared.of(sources, seed, note)
+    texts, vectors, width = ready.texts, ready.vectors, ready.vectors[0].shape[1]
+    unseen = _cross_fit(ready.kinds, width, by_group, generator, note)
     measured = {}
     for source, scores in zip(sources, unseen, strict=False):
         lengths = np.array([length(row.prompt) for row in source.rows])
         measured[source.name] = measure(source.rows, scores, lengths)
     hard = np.array([ask.hard for ask in seed[0]])
     chat_accuracy = float(((unseen[-1] >= 0) == hard).mean())
+    refusals = tuple(_refusals(measured))
+    if refusals:
+        return Trained(None, measured, chat_accuracy, refusals)
     note("fitting on all rows")
     prototypes, familiar_at = _prototypes(vectors, generator)
     artefact = Artefact(
         embedder=embedder,
-        mean=mean,
-        scale=scale,
-        full=fit(kinds, width, generator),
-        plain=fit(_kinds(sources, seed[0], readable), 0, generator),
+        mean=ready.mean,
+        scale=ready.scale,
+        full=fit(ready.kinds, width, generator),
+        plain=fit(_kinds(sources, seed[0], ready.readable), 0, generator),
         prototypes=prototypes,
         familiar_at=familiar_at,
+        deciles=np.zeros(CUTS, dtype=np.float32),
+        trained_on=np.unique(np.array([mark(text) for some in texts for text in some], dtype=np.uint32)),
         recipe=_recipe(sources, seed[0], measured, chat_accuracy, {"by_group": by_group, "random_state": random_state}),
     )
-    return Trained(artefact, measured, chat_accuracy, tuple(_refusals(measured)))
+    prompts, rows = [text for some in texts for text in some], np.concatenate(vectors)
+    artefact = replace(artefact, deciles=_deciles(Classifier(artefact), prompts, rows))
+    return Trained(artefact, measured, chat_accuracy, ())
+
+
+def _deciles(classifier: Classifier, texts: Sequence[str], vectors: Vectors) -> Array:
+    """The complexities that cut the training sample into ten equal parts, as live requests are scored."""
+    found = [classifier.score(text, vector).complexity for text, vector in zip(texts, vectors, strict=True)]
+    cuts: Array = np.quantile(found, np.arange(1, CUTS + 1) / (CUTS + 1)).astype(np.float32)
+    return cuts
 
 
 def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[Array]) -> list[Kind]:
@@ -121,7 +177,7 @@ def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[
         CHAT,
         inputs[-1],
         1 - hard,
-        hard,
+        np.ones(len(asks)),
         balanced_weights(list(asks)),
         np.full(len(asks), ""),
         worth=0.5,

@@ -52,6 +52,7 @@ class Answer:
     prompt_tokens: int
     choices: tuple[Choice, ...]
     logprobs: bool
+    logprob: float | None
     usage_chunk: bool
     running_usage: bool
 
@@ -88,6 +89,7 @@ def answer(kind: Kind, body: Json, script: Script, request_id: str) -> Answer:
             for copy in range(copies)
         ),
         logprobs=bool(body.get("logprobs")) or body.get("logprobs") == 0,
+        logprob=script.logprob,
         usage_chunk=script.usage == "always" or (asked and script.usage == "asked"),
         running_usage=isinstance(options, dict) and asked and options.get("continuous_usage_stats") is True,
     )
@@ -271,7 +273,7 @@ def _event(
     token = delta.get("content") or delta.get("text")
     choice: dict[str, JsonValue] = {"index": index}
     choice |= delta if said.kind == "completion" else {"delta": dict(delta)}
-    choice["logprobs"] = _logprobs(said.kind, [str(token)], offset) if said.logprobs and token else None
+    choice["logprobs"] = _logprobs(said, [str(token)], offset) if said.logprobs and token else None
     choice["finish_reason"] = ends.finish_reason if ends else None
     if ends:
         choice["stop_reason"] = ends.stop_reason
@@ -297,7 +299,7 @@ def _chat_choice(said: Answer, choice: Choice) -> dict[str, JsonValue]:
     return {
         "index": choice.index,
         "message": message | ({"tool_calls": calls} if calls else {}),
-        "logprobs": _logprobs(said.kind, choice.tokens) if said.logprobs else None,
+        "logprobs": _logprobs(said, choice.tokens) if said.logprobs else None,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
         "token_ids": None,
@@ -308,17 +310,17 @@ def _text_choice(said: Answer, choice: Choice) -> dict[str, JsonValue]:
     return {
         "index": choice.index,
         "text": choice.text,
-        "logprobs": _logprobs(said.kind, choice.tokens) if said.logprobs else None,
+        "logprobs": _logprobs(said, choice.tokens) if said.logprobs else None,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
         "prompt_logprobs": None,
     }
 
 
-def _logprobs(kind: Kind, tokens: Sequence[str], offset: int = 0) -> dict[str, JsonValue]:
+def _logprobs(said: Answer, tokens: Sequence[str], offset: int = 0) -> dict[str, JsonValue]:
     # Any fixed function will do: longer tokens are less likely.
-    values = [(token, -len(token) / 10) for token in tokens]
-    if kind == "completion":
+    values = [(token, -len(token) / 10 if said.logprob is None else said.logprob) for token in tokens]
+    if said.kind == "completion":
         offsets = [offset + sum(map(len, tokens[:at])) for at in range(len(tokens))]
         return {
             "text_offset": cast("JsonValue", offsets),

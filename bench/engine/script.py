@@ -37,6 +37,8 @@ class Script(_Record):
     """Calls made instead of a text."""
     finish_reason: str | None = None
     """null says stop, length or tool_calls as the answer ended."""
+    logprob: float | None = Field(None, le=0)
+    """Log-probability of every token; null makes longer tokens less likely."""
     usage: Literal["asked", "always", "never"] = "asked"
     """Whether a stream ends with a usage chunk."""
 

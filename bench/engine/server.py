@@ -35,7 +35,7 @@ class Orders(BaseModel):
 
 
 class ScriptedEngine:
-    """An async context manager that listens on a free port of 127.0.0.1.
+    """An async context manager that listens on a free port of `host`, a loopback address.
 
     `models` are the names it serves; `api_key` is required of /v1 routes where given; `max_running` requests run at one
     time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words.
@@ -53,6 +53,7 @@ class ScriptedEngine:
         max_model_len: int = 100_000,
         defaults: Script | None = None,
         port: int = 0,
+        host: str = "127.0.0.1",
         keep: int = 10_000,
     ) -> None:
         self.models: Sequence[str] = models or ("scripted",)
@@ -65,7 +66,7 @@ class ScriptedEngine:
         self.probes: deque[Incoming] = deque(maxlen=keep)
         self.slots = Slots(max_running, self._tell)
         self.counts = Counts()
-        self.port = port
+        self.port, self.host = port, host
         self._number = 0
         self._peers: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -85,7 +86,7 @@ class ScriptedEngine:
     @property
     def url(self) -> str:
         """The address without /v1."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def running(self) -> int:
@@ -111,7 +112,7 @@ class ScriptedEngine:
         """Accepts connections; after `stop_listening` on the same port again."""
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self._handle, self._peers, self._tell),
-            "127.0.0.1",
+            self.host,
             self.port,
             backlog=4096,
             reuse_address=True,

@@ -13,11 +13,8 @@ def unsupported(config: Config) -> list[Problem]:
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("auth.store", config.auth.store != "memory", "memory"),
-        ("cache.store", config.cache.store != "memory", "memory"),
         ("cache.semantic.judge", semantic.judge is not None, "null"),
-        ("cache.semantic.shadow_rate", semantic.shadow_rate > 0, "0.0"),
         ("router.labels.rate", router.labels.rate > 0, "0.0"),
-        ("router.cascade.enabled", router.cascade.enabled, "false"),
     ]
     for index, key in enumerate(config.auth.keys):
         at = f"auth.keys[{index}]"
@@ -33,7 +30,6 @@ def unsupported(config: Config) -> list[Problem]:
         checks += [
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
-            (f"tiers.{name}.fallback", tier.fallback is not None, "null"),
         ]
     return [
         Problem(path, f"not supported by this version; the only legal value is {legal}")

@@ -98,6 +98,10 @@ def _text(document: dict[str, Any]) -> str:
     if router["complexity"] is not None:
         lines.append(("complexity", f"{router['complexity']:.3f}, threshold {router['threshold']}"))
     lines.append(("tier", _with_reason(router["tier"], router["reason"])))
+    if router.get("cascade"):
+        least = router["cascade"]["threshold"]
+        asked = "the lowest quarter of recent answers" if least is None else f"a mean log-probability below {least}"
+        lines.append(("  escalated", f"with {asked}"))
     return "\n".join(f"{name:<16} {value}" for name, value in lines)
 
 

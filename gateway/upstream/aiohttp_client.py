@@ -8,10 +8,12 @@ import aiohttp
 from yarl import URL
 
 from gateway.envelope import Headers
-from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout
+from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Server
 
 # Largest piece of a body that is taken from the connection at once.
 READ_BUFFER = 64 * 1024
+# Parsed addresses that are kept; servers come and go.
+MAX_URLS = 1024
 
 
 class AiohttpReply:
@@ -76,16 +78,17 @@ class AiohttpUpstream:
             await self._session.close()
             self._session = None
 
-    async def send(self, url: str, call: Call) -> AiohttpReply:
+    async def send(self, server: Server, call: Call) -> AiohttpReply:
         """One call; waits for the reply's head."""
         if self._session is None:
             raise ConnectFailed("the upstream client is closed")
         try:
             response = await self._session.request(
                 call.method,
-                self._url(url, call.path),
+                self._url(server.url, call.path),
                 data=call.body or None,
-                headers=call.headers,
+                headers=call.headers if server.host is None else {**call.headers, "host": server.host},
+                server_hostname=server.name,
                 timeout=self._timeout(call.connect),
                 allow_redirects=False,
             )
@@ -109,6 +112,8 @@ class AiohttpUpstream:
         if found is None:
             found = URL(url + path, encoded=True)
             if path in ("/v1/chat/completions", "/v1/completions"):
+                if len(self._urls) >= MAX_URLS:
+                    self._urls.clear()
                 self._urls[url, path] = found
         return found
 

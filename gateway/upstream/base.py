@@ -47,6 +47,18 @@ class Call:
     connect: float
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a server is: `url` without /v1, its host an address or a name that is left to the system.
+
+    `host`: the Host header to send, `name`: the name that its certificate must carry; None takes both from `url`.
+    """
+
+    url: str
+    host: str | None = None
+    name: str | None = None
+
+
 class Reply(Protocol):
     """The head of an answer, and its body while it arrives.
 
@@ -75,4 +87,4 @@ class Upstream(Protocol):
     `Call.connect`: the caller knows what it waits for.
     """
 
-    async def send(self, url: str, call: Call) -> Reply: ...
+    async def send(self, server: Server, call: Call) -> Reply: ...

@@ -1,40 +1,63 @@
 """The servers of one tier: which one to ask, and whether to ask another before the first content byte."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from core.clock import Clock
 from core.config.records import TierName
-from core.errors import RequestError, Unavailable, UpstreamError
+from core.errors import RequestError, Unavailable, UpstreamError, UpstreamTimeout
 from gateway.envelope import EngineFault
-from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Upstream
+from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Server, Upstream
+from gateway.upstream.breaker import Breaker
+from gateway.upstream.budget import RetryBudget
 
 Begun = TypeVar("Begun")
 Health = Literal["unknown", "up", "down"]
+Cause = Callable[[], BaseException | None]
 
-# How long a server that could not be reached is left alone while others can be asked, in seconds.
-COOL_OFF = 2.0
-# Most servers that one request is tried on.
+# Most calls that one request may cost.
 MAX_TRIES = 3
 # Largest error body that is read from an engine.
 MAX_ERROR_BODY = 256 * 1024
+# A full server is believed for so long when it says when to come back, in seconds; and a request of which every server
+# is full waits for one of them once, if that takes no longer than MAX_PAUSE.
+MAX_RETRY_AFTER = 30.0
+MAX_PAUSE = 1.0
 
 
-@dataclass(eq=False, slots=True)
 class Replica:
-    """One server address.
+    """One server.
 
     `health` is the probe's verdict, `fault` its reason, `context` the context length in tokens that the server told it.
-    `avoid_until` follows a failed call.
+    `busy_until`: the second until which it asked to be left alone.
     """
 
-    url: str
-    outstanding: int = 0
-    health: Health = "unknown"
-    fault: str | None = None
-    context: int | None = None
-    avoid_until: float = 0.0
+    __slots__ = ("breaker", "busy_until", "context", "fault", "health", "outstanding", "server")
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self.server = server
+        self.breaker = Breaker(clock)
+        self.outstanding = 0
+        self.health: Health = "unknown"
+        self.fault: str | None = None
+        self.context: int | None = None
+        self.busy_until = 0.0
+
+    @property
+    def url(self) -> str:
+        """Its address, without /v1."""
+        return self.server.url
+
+    def settle(self, began: float, error: BaseException | None) -> None:
+        """A call that began then has ended: None where it was good."""
+        if error is None or (isinstance(error, RequestError) and not is_fault(error)):
+            self.breaker.succeeded(began)
+        elif isinstance(error, RequestError):
+            self.breaker.failed(began, gone=isinstance(error, ConnectFailed | ConnectTimeout))
+        else:
+            self.breaker.unknown(began)
 
 
 @dataclass(slots=True)
@@ -45,6 +68,12 @@ class Opened(Generic[Begun]):
     begun: Begun
     replica: Replica
     retries: int
+    began: float
+
+    def failed(self, error: BaseException) -> None:
+        """It turned bad afterwards; errors that are no fault of the server are not counted."""
+        if isinstance(error, RequestError) and is_fault(error):
+            self.replica.settle(self.began, error)
 
     def close(self) -> None:
         """Drop the connection unless the body was read to its end."""
@@ -53,24 +82,27 @@ class Opened(Generic[Begun]):
 
 
 class Replicas:
-    """The servers of one tier.
+    """The servers of one tier, as they are at this moment.
 
-    `on_error(kind)` is told every failed try, `on_retry()` every further try.
+    `on_error(kind)` is told every failed try, `on_retry()` every further try. Whoever follows `listeners` is called
+    with a replica and whether it joins (or leaves). `unresolved` holds what is wrong with the names of servers.
     """
 
     def __init__(
         self,
         tier: TierName,
-        urls: Iterable[str],
         upstream: Upstream,
         clock: Clock,
         on_error: Callable[[str], None],
         on_retry: Callable[[], None],
     ) -> None:
         self.tier = tier
-        self.all = tuple(Replica(url) for url in urls)
+        self.all: tuple[Replica, ...] = ()
+        self.unresolved: dict[str, str] = {}
+        self.listeners: list[Callable[[Replica, bool], None]] = []
         self._upstream, self._clock = upstream, clock
         self._on_error, self._on_retry = on_error, on_retry
+        self._budget = RetryBudget(clock)
         self._turn = 0
 
     @property
@@ -83,75 +115,134 @@ class Replicas:
         """Whether a server is known to answer."""
         return any(replica.health == "up" for replica in self.all)
 
-    async def open(self, call: Call, begin: Callable[[Reply], Awaitable[Begun]]) -> Opened[Begun]:
+    @property
+    def usable(self) -> bool:
+        """Whether there is a server that may be asked."""
+        return any(replica.health != "down" for replica in self.all)
+
+    def check(self) -> None:
+        """Raise Unavailable where no server may be asked."""
+        if not self.usable:
+            raise self._none()
+
+    def _none(self) -> Unavailable:
+        message = f"no replica of the {self.tier} tier is up"
+        return Unavailable(message, code="no_replica", reason="no_replica", retry_after=2.0)
+
+    def follow(self, servers: Iterable[Server]) -> None:
+        """These are the servers. Known ones stay as they are; calls to those that are gone run on."""
+        known = {replica.server: replica for replica in self.all}
+        wanted = dict.fromkeys(servers)
+        self.all = tuple(known.get(server) or Replica(server, self._clock) for server in wanted)
+        changes = [(known[server], False) for server in known.keys() - wanted.keys()]
+        changes += [(replica, True) for replica in self.all if replica.server not in known]
+        for replica, joins in changes:
+            for listener in self.listeners:
+                listener(replica, joins)
+
+    async def open(
+        self, call: Call, begin: Callable[[Reply], Awaitable[Begun]], cause: Cause | None = None
+    ) -> Opened[Begun]:
         """The first good reply to `call`.
 
         `begin` reads a 2xx reply as far as it must to know that it is good, and raises a RequestError otherwise.
-        Raises Unavailable where no server is up, else the last server's fault.
+        `cause` says why the call was cancelled. Raises Unavailable where no server is up, else the last server's fault.
         """
+        self._budget.asked()
         tried: list[Replica] = []
+        replica = self._pick(tried)
+        if replica is None:
+            raise self._none()
         while True:
-            replica = self._pick(tried)
-            if replica is None:
-                raise Unavailable(
-                    f"no replica of the {self.tier} tier is up", code="no_replica", reason="no_replica", retry_after=2.0
-                )
             try:
-                reply, begun = await self._try(replica, call, begin)
-                return Opened(reply, begun, replica, len(tried))
+                return await self._try(replica, call, begin, cause, len(tried))
             except RequestError as error:
                 self._on_error(kind_of(error))
                 tried.append(replica)
-                if not error.retryable or not self._may_retry(error, tried):
+                following = self._following(error, tried) if error.retryable else None
+                if following is None:
                     raise
+            replica, pause = following
             self._on_retry()
+            if pause > 0:
+                await asyncio.sleep(pause)
 
     async def _try(
-        self, replica: Replica, call: Call, begin: Callable[[Reply], Awaitable[Begun]]
-    ) -> tuple[Reply, Begun]:
+        self,
+        replica: Replica,
+        call: Call,
+        begin: Callable[[Reply], Awaitable[Begun]],
+        cause: Cause | None,
+        retries: int,
+    ) -> Opened[Begun]:
         replica.outstanding += 1
         reply: Reply | None = None
-        good = False
+        began = replica.breaker.begin()
         try:
-            reply = await self._upstream.send(replica.url, call)
-            replica.avoid_until = 0.0
-            if reply.status >= 300:
-                raise await fault(reply)
+            reply = await self._upstream.send(replica.server, call)
+            await _check(reply)
             begun = await begin(reply)
-            good = True
-        except (ConnectFailed, ConnectTimeout, Broken):
-            replica.avoid_until = self._clock.monotonic() + COOL_OFF
+        except BaseException as error:
+            ended: BaseException | None = cause() if cause is not None else None
+            replica.settle(began, ended or error)
+            if is_saturation(error):
+                asked = error.retry_after if isinstance(error, RequestError) else None
+                replica.busy_until = self._clock.monotonic() + min(asked or 0.0, MAX_RETRY_AFTER)
+            replica.outstanding -= 1
+            if reply is not None:
+                reply.close()
             raise
-        else:
-            return reply, begun
-        finally:
-            if not good:
-                replica.outstanding -= 1
-                if reply is not None:
-                    reply.close()
+        replica.settle(began, None)
+        return Opened(reply, begun, replica, retries, began)
 
-    def _may_retry(self, error: RequestError, tried: list[Replica]) -> bool:
+    def _following(self, error: RequestError, tried: list[Replica]) -> tuple[Replica, float] | None:
+        """Whom to ask after this error, and in how many seconds; None for nobody."""
         if len(tried) >= MAX_TRIES:
-            return False
-        if any(replica not in tried and replica.health != "down" for replica in self.all):
-            return True
-        # Alone, a connection that broke before an answer is tried once more: a server may close an idle one just then.
-        return isinstance(error, Broken) and len(tried) == 1
+            return None
+        # Nothing was sent to a server that is not there, so asking another one adds no load.
+        free = isinstance(error, ConnectFailed | ConnectTimeout)
+        other = self._pick(tried)
+        if other is not None:
+            return (other, 0.0) if free or self._budget.spend() else None
+        if len(tried) == 1 and isinstance(error, Broken):
+            # A connection that broke before an answer is tried once more: a server may close an idle one just then.
+            return (tried[0], 0.0) if self._budget.spend() else None
+        if is_saturation(error) and error.retry_after is not None and len(set(tried)) == len(tried):
+            first = min(tried, key=lambda replica: replica.busy_until)
+            pause = first.busy_until - self._clock.monotonic()
+            if pause <= MAX_PAUSE and self._budget.spend():
+                return first, max(pause, 0.0)
+        return None
 
     def _pick(self, tried: list[Replica]) -> Replica | None:
-        """The replica with the fewest calls in flight; equals take turns."""
+        """The replica with the fewest calls in flight; equals take turns.
+
+        One that is known to answer comes before one that has not been asked yet, one that is not full before a full
+        one; and one whose breaker is open is better than none: a tier is never without its last replica.
+        """
         if len(self.all) == 1:
-            return self.all[0] if tried or self.all[0].health != "down" else None
-        usable = [replica for replica in self.all if replica.health != "down" and replica not in tried]
+            only = self.all[0]
+            return only if not tried and only.health != "down" else None
         now = self._clock.monotonic()
-        # The one that failed last is better than none: it alone shows when the tier is back.
-        preferred = [replica for replica in usable if replica.avoid_until <= now] or usable
-        if not preferred:
-            return tried[-1] if tried else None
         self._turn += 1
         count, turn = len(self.all), self._turn
-        order = {replica.url: (place - turn) % count for place, replica in enumerate(self.all)}
-        return min(preferred, key=lambda replica: (replica.outstanding, order[replica.url]))
+        best: Replica | None = None
+        least: tuple[int, int, int] | None = None
+        for place, replica in enumerate(self.all):
+            if replica.health == "down" or replica in tried:
+                continue
+            rank = 3
+            if replica.breaker.permits:
+                rank = 2 if replica.health == "unknown" else 1 if replica.busy_until > now else 0
+            order = (rank, replica.outstanding, (place - turn) % count)
+            if least is None or order < least:
+                best, least = replica, order
+        return best
+
+
+async def _check(reply: Reply) -> None:
+    if reply.status >= 300:
+        raise await fault(reply)
 
 
 async def fault(reply: Reply) -> EngineFault:
@@ -165,6 +256,20 @@ async def fault(reply: Reply) -> EngineFault:
             break
     after = next((value for name, value in reply.headers if name.lower() == b"retry-after"), b"")
     return EngineFault(reply.status, b"".join(parts), float(after) if after.isdigit() else None)
+
+
+def is_saturation(error: BaseException) -> bool:
+    """Whether the server is well but full."""
+    if not isinstance(error, EngineFault):
+        return False
+    return error.engine_status == 429 or (error.engine_status == 503 and error.retry_after is not None)
+
+
+def is_fault(error: RequestError) -> bool:
+    """Whether the server is to blame: not for what the client asked wrong, and not for being full."""
+    if isinstance(error, EngineFault):
+        return error.engine_status >= 500 and not is_saturation(error)
+    return isinstance(error, UpstreamError | UpstreamTimeout)
 
 
 def kind_of(error: RequestError) -> str:

@@ -17,6 +17,7 @@ from core.config import validate
 from core.config.records import Embedder
 from core.embedder import Embedding, Encoder
 from gateway.server import Process, listen, serving
+from gateway.upstream.names import Resolver
 
 SMALL, FRONTIER = "small-model", "frontier-model"
 Document = dict[str, Any]
@@ -88,15 +89,23 @@ class Stack:
 
 
 @asynccontextmanager
-async def gateway(document: Document, *, semantic: bool = False, probed: bool = True) -> AsyncIterator[Stack]:
+async def gateway(
+    document: Document,
+    *,
+    semantic: bool = False,
+    probed: bool = True,
+    encoder: WordEncoder | None = None,
+    resolver: Resolver | None = None,
+) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
-    Without `semantic` that layer is off. `probed`: wait until some server has been found up.
+    Without `semantic` that layer is off. `probed`: wait until some server has been found up. `resolver`: who looks
+    names up instead of the system.
     """
-    encoder = WordEncoder()
+    encoder = encoder or WordEncoder()
 
-    def make(_: Embedder) -> Encoder:
-        return encoder
+    def make(_: Embedder, made: Encoder = encoder) -> Encoder:
+        return made
 
     document = {"gateway": {}, "cache": {}, **document}
     document["gateway"] = {"port": 0, "drain": "5s", **document["gateway"]}
@@ -104,7 +113,7 @@ async def gateway(document: Document, *, semantic: bool = False, probed: bool = 
     config = validate(document)
     log = bytearray()
     async with (
-        serving(config, listen(config), write=log.extend, make_encoder=make) as (process, _),
+        serving(config, listen(config), write=log.extend, make_encoder=make, resolver=resolver) as (process, _),
         httpx.AsyncClient(base_url=process.url, timeout=10, verify=NO_TLS) as client,
     ):
         await process.services.embedder.settled()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.answer import Hit, StreamAssembler, as_json, as_sse, refusal_to_store
+from cache.answer import Hit, StreamAssembler, as_json, as_sse, lasting, refusal_to_store, replayable
 from tests.unit.cache.fakes import completion
 
 CALLS = [
@@ -264,3 +264,83 @@ def test_it_does_not_matter_how_the_text_was_cut(text: str, cuts: list[int]) -> 
     found, reason = assembled([*pieces, chunk({}, "stop")])
     assert reason is None
     assert found["choices"][0]["message"]["content"] == text
+
+
+@given(st.lists(st.tuples(texts, calls, st.none() | texts), min_size=1, max_size=3), st.data())
+def test_who_joins_a_stream_late_gets_the_same_answer(
+    said: list[tuple[str, list[Any], str | None]], data: st.DataObject
+) -> None:
+    pieces = [
+        chunk(delta, index=index)
+        for index, (text, made, reasoning) in enumerate(said)
+        for delta in (
+            {"role": "assistant", "content": ""},
+            *({"reasoning": part} for part in (reasoning or "")),
+            *({"content": part} for part in text),
+            *(
+                {"tool_calls": [part]}
+                for number, call in enumerate(made)
+                for part in (
+                    {"index": number, **call, "function": {"name": call["function"]["name"], "arguments": ""}},
+                    {"index": number, "function": {"arguments": call["function"]["arguments"]}},
+                )
+            ),
+        )
+    ]
+    pieces += [chunk({}, "tool_calls" if made else "stop", index) for index, (_, made, _) in enumerate(said)]
+    at = data.draw(st.integers(0, len(pieces)))
+    assembler = StreamAssembler()
+    for piece in pieces[:at]:
+        assembler.feed(orjson.dumps(piece))
+    missed = assembler.so_far()
+    assert missed is not None
+    assert (missed == b"") == (at == 0)
+    caught_up = [orjson.loads(missed[6:])] if missed else []
+    late, whole = assembled([*caught_up, *pieces[at:]]), assembled(pieces)
+    assert late == whole
+
+
+def test_a_stream_that_was_given_up_cannot_be_joined() -> None:
+    assembler = StreamAssembler(limit=10)
+    assembler.feed(orjson.dumps(chunk({"content": "too long for it"})))
+    assert assembler.so_far() is None
+    assert assembler.whole() is None
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_that_is_not_stored_is_still_whole(finish: str) -> None:
+    assembler = StreamAssembler()
+    for piece in (chunk({"role": "assistant", "content": "half"}), chunk({}, finish)):
+        assembler.feed(orjson.dumps(piece))
+    assert assembler.finish(done=True) == (None, finish)
+    answer: Any = assembler.whole()
+    assert replayable(answer)
+    assert answer["choices"][0]["finish_reason"] == finish
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"choices": []}, {"choices": [{"message": {}}]}, {"choices": [{"finish_reason": "stop"}]}, {"choices": [1]}],
+    ids=str,
+)
+def test_what_is_no_completion_cannot_be_replayed(answer: dict[str, Any]) -> None:
+    assert not replayable(answer)
+
+
+@pytest.mark.parametrize("name", ["refusal", "reasoning", "reasoning_content"])
+def test_every_kind_of_text_is_continued_and_replayed(name: str) -> None:
+    parts = [chunk({"role": "assistant", "content": ""}), *(chunk({name: part}) for part in ("I ", "can", "not"))]
+    said = [*parts, chunk({"content": "so."}), chunk({}, "stop")]
+    found, reason = assembled(said)
+    assert reason is None
+    assert found["choices"][0]["message"][name] == "I cannot"
+    again, _ = assembled(events(as_sse(hit(found), include_usage=False)))
+    assert again["choices"][0]["message"] == found["choices"][0]["message"]
+
+
+def test_what_belongs_to_one_run_of_the_engine_is_not_kept() -> None:
+    answer = completion()
+    assert lasting(answer) == answer
+    assert lasting(answer | {"kv_transfer_params": None}) == answer | {"kv_transfer_params": None}
+    passing = {"kv_transfer_params": {"remote_host": "10.0.0.1"}, "ec_transfer_params": {"x": 1}, "metrics": {"y": 2}}
+    assert lasting(answer | passing) == answer
