@@ -53,6 +53,7 @@ class StoredVectors:
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
         self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
+        self.shares = encoder.shares
         self._encoder, self._folder = encoder, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, Embedding] = {}

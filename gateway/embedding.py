@@ -130,12 +130,12 @@ class SparingEmbedder(BatchingEmbedder):
         super().__init__(encoder, batch_size, max_wait)
         self._breaker = breaker
 
-    async def embed(self, text: str, deadline: float) -> Embedding | None:
+    async def compute(self, text: str, deadline: float) -> Embedding | None:
         """The embedding of `text`; None also, and at once, while the breaker is open."""
         if not self._breaker.admit():
             return None
         try:
-            embedding = await super().embed(text, deadline)
+            embedding = await super().compute(text, deadline)
         except BaseException:
             self._breaker.abandoned()
             raise
@@ -156,6 +156,7 @@ class MeasuredEncoder:
 
     def __init__(self, encoder: Encoder, metrics: Metrics, clock: Clock) -> None:
         self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
+        self.shares = encoder.shares
         self._encoder, self._clock = encoder, clock
         self._seconds, self._sizes = metrics.embed(), metrics.embed_batch()
 

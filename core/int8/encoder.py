@@ -30,6 +30,7 @@ class Int8Encoder:
     """
 
     backend = "int8"
+    shares = False
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         # Heavy: see the docstring of core.embedder.

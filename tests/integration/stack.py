@@ -31,6 +31,7 @@ class WordEncoder:
     name = "words"
     dim = 256
     backend = "test"
+    shares = True
 
     def __init__(self) -> None:
         self.texts: list[str] = []
