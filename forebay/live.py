@@ -7,7 +7,7 @@ import httpx
 from core.clock import SystemClock
 from core.config import Tier, resolve_secret, store_address
 from core.config.records import Cache, Embedder
-from core.embedder import SentenceTransformerEncoder
+from core.encoders import encoder_for
 from core.errors import ConfigError, DependencyFault, Problem
 from core.redis_link import PATIENCE, RedisLink, Script
 
@@ -44,7 +44,7 @@ def _server_fault(url: str, tier: Tier, headers: dict[str, str]) -> str | None:
 def embedder_faults(embedder: Embedder) -> list[Problem]:
     """Whether the embedding model loads."""
     try:
-        SentenceTransformerEncoder(embedder.model, embedder.source)
+        encoder_for(embedder.model, embedder.source)
     except (OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         return [Problem("embedder", f"{embedder.source or embedder.model} cannot be loaded: {first}")]

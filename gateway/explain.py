@@ -17,7 +17,7 @@ from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
 from gateway.cascade import may_escalate
 from gateway.choice import Chooser
-from gateway.embedding import EncoderFactory, sentence_transformer
+from gateway.embedding import EncoderFactory, configured_encoder
 from gateway.envelope import JSON
 from gateway.exchange import Exchange
 from gateway.headers import answer_headers
@@ -77,6 +77,7 @@ class Explain:
                 **self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
+            "embedder_backend": self._services.embedder.backend,
         }
 
     def _cascade(self, asked: Asked, decision: Decision) -> Document:
@@ -117,7 +118,7 @@ def _layer(verdict: str, reason: str | None, threshold: float) -> Document:
 
 
 def decide_offline(
-    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = sentence_transformer
+    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = configured_encoder
 ) -> Document:
     """The document of a chat request to a gateway that has just started: empty caches, no conversations.
 

@@ -99,7 +99,7 @@ class Inference:
     ) -> None:
         """Answer from the semantic layer, else by a tier."""
         plan = self._chooser.plan(asked)
-        embedding, spent = await self._embed(plan, embedder)
+        embedding, spent = await self._embed(asked, plan, embedder)
         found: SemanticLookup | None = None
         if embedder is not None and plan.semantic and asked.question is not None:
             found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
@@ -119,12 +119,16 @@ class Inference:
         work = self._work(asked, decision, embedding if plan.semantic else None, flight)
         await self._generate(work, asked, decision, exchange, account, block)
 
-    async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
+    async def _embed(
+        self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None
+    ) -> tuple[Embedding | None, float]:
         """The vector of the plan's text within the deadline, and the seconds that took."""
         if embedder is None or plan.text is None:
             return None, 0.0
         started = self._services.clock.monotonic()
-        embedding = await embedder.embed(plan.text, self._services.config.cache.semantic.deadline)
+        deadline = self._services.config.cache.semantic.deadline
+        owner = asked.tenant if asked.question is None else asked.question.tenant
+        embedding = await embedder.embed(plan.text, deadline, owner)
         return embedding, self._services.clock.monotonic() - started
 
     def _decide(self, asked: Asked, plan: Plan, vector: Vector | None, account: Account) -> Decision:

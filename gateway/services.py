@@ -19,7 +19,7 @@ from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
-from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.learning import Learning
@@ -113,7 +113,7 @@ async def opened(
     *,
     clock: Clock | None = None,
     write: Write | None = None,
-    make_encoder: EncoderFactory = sentence_transformer,
+    make_encoder: EncoderFactory = configured_encoder,
     resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
