@@ -26,12 +26,22 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A candidate whose score lies near the guard's cut: what would be served, its question, the guard's verdict."""
+
+    hit: Hit
+    text: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class SemanticLookup:
     """What the semantic layer found.
 
     `nearest_id`, `similarity`: the nearest live entry of the partition, whatever its similarity. `threshold`: what was
     demanded. `verdict`: the guard's on the entry that is served, else on the nearest one it saw. `result`: as counted
-    in the metrics; `reason` says why where it is `bypass`.
+    in the metrics; `reason` says why where it is `bypass`. `doubt`: what a judge may decide, where one is configured:
+    about the hit, or about the nearest candidate that was refused.
     """
 
     result: LookupResult
@@ -41,6 +51,7 @@ class SemanticLookup:
     similarity: float | None = None
     verdict: Verdict | None = None
     reason: str | None = None
+    doubt: Doubt | None = None
 
 
 @dataclass(frozen=True)
@@ -206,15 +217,24 @@ class ResponseCache:
             return SemanticLookup("miss", threshold)
         nearest, best = live[0][0].id, live[0][1]
         refused: Verdict | None = None
+        doubt: Doubt | None = None
         for entry, similarity in live[:CANDIDATES]:
             if similarity < threshold - ROUNDING:
                 break
             verdict = self._verify(question, embedding, entry)
             if verdict is None or verdict.served:
                 hit = self._hit(entry, "semantic", similarity, touch)
-                return SemanticLookup("hit", threshold, hit, nearest, best, verdict)
+                doubt = self._doubt(hit, entry, verdict)
+                return SemanticLookup("hit", threshold, hit, nearest, best, verdict, doubt=doubt)
+            doubt = doubt or self._doubt(self._hit(entry, "semantic", similarity, touch=False), entry, verdict)
             refused = refused or verdict
-        return SemanticLookup("guarded" if refused else "miss", threshold, None, nearest, best, refused)
+        result: LookupResult = "guarded" if refused else "miss"
+        return SemanticLookup(result, threshold, None, nearest, best, refused, doubt=doubt)
+
+    def _doubt(self, hit: Hit, entry: Entry, verdict: Verdict | None) -> Doubt | None:
+        if self._settings.semantic.judge is None or verdict is None or not verdict.unsure:
+            return None
+        return Doubt(hit, entry.text or "", verdict)
 
     def _verify(self, question: Question, embedding: Embedding, entry: Entry) -> Verdict | None:
         if self._verifier is None or not self._settings.semantic.guard or entry.vector is None:

@@ -17,6 +17,7 @@ from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.judge import Judge
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
@@ -77,6 +78,7 @@ class Services:
     conversations: Conversations
     flights: Flights
     shadow: Shadow
+    judge: Judge
     names: Names
     load: Load = field(default_factory=Load)
 
@@ -134,6 +136,7 @@ async def opened(
             conversations=Conversations(),
             flights=Flights(clock),
             shadow=shadow,
+            judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
         )
 
