@@ -1,5 +1,6 @@
 """One JSON line per request, and one per warning; never prompts, answers, keys or headers."""
 
+import asyncio
 import contextlib
 import logging
 import sys
@@ -13,6 +14,9 @@ from core.clock import Clock
 from gateway.account import Account
 
 Write = Callable[[bytes], object]
+# How long a request's line may wait for others, in seconds, and how many wait at most.
+PATIENCE = 0.05
+BATCH = 256
 
 
 class Journal:
@@ -20,9 +24,14 @@ class Journal:
 
     def __init__(self, clock: Clock, write: Write | None = None) -> None:
         self._clock = clock
-        self._write: Write = write if write is not None else _stderr
+        self._stderr = Stderr()
+        self._write: Write = write if write is not None else self._stderr
         self._second = 0
         self._written = ""
+
+    def close(self) -> None:
+        """Write what still waits."""
+        self._stderr.flush()
 
     def request(self, account: Account, duration_s: float, overhead_s: float) -> None:
         """The line of one request."""
@@ -95,8 +104,29 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _stderr(line: bytes) -> None:
-    # Nobody reads the log any more: that must not end a request.
-    with contextlib.suppress(OSError):
-        sys.stderr.buffer.write(line)
-        sys.stderr.buffer.flush()
+class Stderr:
+    """The process's stderr, written in batches: a line costs an append, and every turn of the timer one system call."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._lines: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, line: bytes) -> None:
+        """Take a line; it is written within the patience. On the event loop only."""
+        self._lines.append(line)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self.flush)
+        elif len(self._lines) >= BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was taken."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines, self._lines = self._lines, []
+        # Nobody reads the log any more: that must not end a request.
+        with contextlib.suppress(OSError):
+            sys.stderr.buffer.write(b"".join(lines))
+            sys.stderr.buffer.flush()

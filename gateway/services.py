@@ -108,7 +108,9 @@ async def opened(
     metrics = Metrics()
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
+    journal = Journal(clock, write)
     async with AsyncExitStack() as stack:
+        stack.callback(journal.close)
         upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         cache = await stack.enter_async_context(response_cache(config, clock))
@@ -129,7 +131,7 @@ async def opened(
             targets=Targets(config.tiers),
             tiers=tiers,
             metrics=metrics,
-            settlement=Settlement(metrics, Journal(clock, write), clock),
+            settlement=Settlement(metrics, journal, clock),
             cache=cache,
             embedder=slot,
             classifier=classifier,

@@ -166,7 +166,7 @@ async def test_explain_says_what_would_happen_and_leaves_no_trace(stack: Stack, 
     assert answer["cache"]["semantic"]["similarity"] == pytest.approx(1.0)
     assert set(answer["cache"]["semantic"]) >= {"nearest_id", "similarity", "threshold", "guard", "verdict"}
     assert answer["router"]["tier"] == "small"
-    assert set(answer["router"]) == {"tier", "complexity", "threshold", "reason"}
+    assert set(answer["router"]) >= {"tier", "complexity", "threshold", "reason"}
     assert (await stack.client.post("/v1/explain", json=chat("red green blue"))).json()["cache"]["exact"] == "hit"
     assert await stack.metric("forebay_cache_lookups_total", layer="exact", result="miss") == before
     assert len(engine.requests) == 1
