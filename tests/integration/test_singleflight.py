@@ -1,14 +1,17 @@
 """Response cache, C32: identical concurrent requests of one tenant share one call, and nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from bench.engine import Script, ScriptedEngine
 from gateway import flight as flights
-from tests.integration.stack import SMALL, RawClient, Stack, chat, gateway, tiers, until
+from tests.integration.stack import FRONTIER, SMALL, RawClient, Stack, chat, gateway, tiers, until
 from tests.integration.test_gateway_caches import KEYS
 from tests.integration.wire import Answer, ask, parse, text_of
 
@@ -16,8 +19,8 @@ CHAT = "/v1/chat/completions"
 ONE = "how do I reset my password"
 USAGE = {"include_usage": True}
 CROWD = 50
-# More than the buffers of a connection hold.
-LONG = ("word" * 5000 + " ") * 800
+# More than the buffers of a connection hold whose reader has narrowed its own.
+LONG = ("word" * 5000 + " ") * 400
 SLOW = Script(tokens=40, ttft=0.15, itl=0.005)
 
 
@@ -52,9 +55,32 @@ async def answer_of(client: RawClient) -> Answer:
         client.writer.close()
 
 
+@asynccontextmanager
+async def held(engine: ScriptedEngine) -> AsyncIterator[None]:
+    """The engine answers nobody until the block ends."""
+    engine.slots.limit = 1
+    async with engine.slots.hold():
+        yield
+        engine.slots.limit = None
+
+
+async def together(stack: Stack, engine: ScriptedEngine, *asks: Awaitable[Answer]) -> list[Answer]:
+    """The answers to requests that are all there, at the engine or following, before the engine answers."""
+    async with held(engine):
+        answers = [asyncio.ensure_future(one) for one in asks]
+        await until(lambda: engine.waiting + following(stack) == len(answers), within=20)
+    return await asyncio.gather(*answers)
+
+
 def following(stack: Stack) -> int:
     """Requests that follow a flight."""
     return sum(len(one._followers) for one in stack.process.services.flights._flights.values())
+
+
+def stop_reading(client: RawClient) -> None:
+    """A client that takes little more of its answer."""
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.writer.transport.pause_reading()
 
 
 def said(answer: Answer) -> str:
@@ -71,8 +97,8 @@ async def test_c32_fifty_identical_requests_make_one_call(
     stack: Stack, engine: ScriptedEngine, stream: bool | None
 ) -> None:
     kinds = [number % 2 == 0 if stream is None else stream for number in range(CROWD)]
-    answers = await asyncio.gather(
-        *(post(stack, chat(ONE, stream=kind), x_request_id=f"r{n}") for n, kind in enumerate(kinds))
+    answers = await together(
+        stack, engine, *(post(stack, chat(ONE, stream=kind), x_request_id=f"r{n}") for n, kind in enumerate(kinds))
     )
     assert len(engine.requests) == 1
     assert len({said(answer) for answer in answers}) == 1
@@ -99,14 +125,18 @@ async def test_c32_fifty_identical_requests_make_one_call(
 async def test_c32_followers_survive_their_leaders_client(
     stack: Stack, engine: ScriptedEngine, stream: bool, when: str
 ) -> None:
-    first = await leader(stack, chat(ONE, stream=stream), x_request_id="leader")
-    others = asyncio.gather(*(post(stack, chat(ONE, stream=stream)) for _ in range(CROWD - 1)))
-    await until(lambda: following(stack) == CROWD - 1)
+    async with held(engine):
+        first = await leader(stack, chat(ONE, stream=stream), x_request_id="leader")
+        others = asyncio.gather(*(post(stack, chat(ONE, stream=stream)) for _ in range(CROWD - 1)))
+        await until(lambda: following(stack) == CROWD - 1, within=20)
+        if when == "before the first token":
+            await first.leave()
+            await until(lambda: all(one.left for one in stack.process.services.flights._flights.values()))
     if when == "in the middle":
         await engine.until(lambda: engine.requests[-1].state == "running")
         if stream:
             await first.reader.readuntil(b"word20")
-    await first.leave()
+        await first.leave()
     answers = await others
     assert len(engine.requests) == 1
     assert engine.requests[0].state == "done"
@@ -129,7 +159,7 @@ async def test_c32_the_engine_stops_when_nobody_waits_any_more(
     for client in clients:
         assert engine.slots.running == 1
         await client.leave()
-    await engine.until(lambda: engine.requests[-1].state == "aborted", within=1)
+    await engine.until(lambda: engine.requests[-1].state == "aborted")
     assert [(await stack.line(f"c{n}"))["status"] for n in range(3)] == [499] * 3
     await stack.idle()
     assert len(stack.process.services.flights) == 0
@@ -140,11 +170,9 @@ async def test_c32_tenants_never_share_a_flight_whatever_the_scope(engine: Scrip
     for scope in ("tenant", "global"):
         async with gateway({**tiers(engine), "auth": KEYS, "cache": {"scope": scope}}) as stack:
             engine.requests.clear()
-            first = await leader(stack, chat(ONE), authorization="Bearer a")
-            other = await leader(stack, chat(ONE), authorization="Bearer b")
-            same = asyncio.ensure_future(post(stack, chat(ONE), authorization="Bearer a"))
-            found = [await answer_of(first), await answer_of(other), await same]
-            assert [answer.header("x-forebay-cache") for answer in found] == ["miss", "miss", "hit-exact"]
+            asks = (post(stack, chat(ONE), authorization=f"Bearer {key}") for key in "aba")
+            found = [answer.header("x-forebay-cache") for answer in await together(stack, engine, *asks)]
+            assert (sorted(map(str, found)), found[1]) == (["hit-exact", "miss", "miss"], "miss")
             assert len(engine.requests) == 2
 
 
@@ -199,10 +227,14 @@ async def test_a_late_follower_gets_tool_calls_whole(stack: Stack, engine: Scrip
 async def test_each_client_gets_the_usage_chunk_that_it_asked_for(
     stack: Stack, engine: ScriptedEngine, leads: dict[str, bool] | None
 ) -> None:
-    first = await leader(stack, chat(ONE, stream=True, stream_options=leads))
-    asked, plain = await asyncio.gather(
-        post(stack, chat(ONE, stream=True, stream_options=USAGE)), post(stack, chat(ONE, stream=True))
-    )
+    async with held(engine):
+        first = await leader(stack, chat(ONE, stream=True, stream_options=leads))
+        others = [
+            asyncio.ensure_future(post(stack, chat(ONE, stream=True, stream_options=options)))
+            for options in (USAGE, None)
+        ]
+        await until(lambda: following(stack) == 2)
+    asked, plain = await asyncio.gather(*others)
     for answer, wanted in ((await answer_of(first), leads is not None), (asked, True), (plain, False)):
         chunks = answer.events[:-1]
         assert sum("usage" in chunk for chunk in chunks) == wanted
@@ -216,10 +248,8 @@ async def test_each_client_gets_the_usage_chunk_that_it_asked_for(
 async def test_an_error_before_content_is_everybodys_and_not_asked_for_again(
     stack: Stack, engine: ScriptedEngine, status: int, stream: bool
 ) -> None:
-    engine.next.append(Script(status=status, ttft=0.2, headers={"retry-after": "7"}))
-    first = await leader(stack, chat(ONE, stream=stream))
-    others = await asyncio.gather(*(post(stack, chat(ONE, stream=n % 2 == 0)) for n in range(9)))
-    answers = [await answer_of(first), *others]
+    engine.next.append(Script(status=status, headers={"retry-after": "7"}))
+    answers = await together(stack, engine, *(post(stack, chat(ONE, stream=n % 2 == stream)) for n in range(10)))
     assert {(answer.status, answer.header("retry-after")) for answer in answers} == {(status, "7")}
     assert {answer.header("x-forebay-cache") for answer in answers} == {"miss"}
     assert len({answer.body for answer in answers}) == 1
@@ -263,10 +293,11 @@ async def test_a_stream_that_breaks_is_an_error_for_its_readers_and_asked_for_ag
     stack: Stack, engine: ScriptedEngine, cut: str
 ) -> None:
     engine.next.append(Script.model_validate({"tokens": 40, "itl": 0.01, "cut_after_tokens": 20, "cut": cut}))
-    first = await leader(stack, chat(ONE, stream=True))
-    streamed, *whole = await asyncio.gather(
-        post(stack, chat(ONE, stream=True)), *(post(stack, chat(ONE)) for _ in range(5))
-    )
+    async with held(engine):
+        first = await leader(stack, chat(ONE, stream=True))
+        others = [asyncio.ensure_future(post(stack, chat(ONE, stream=n == 0))) for n in range(6)]
+        await until(lambda: following(stack) == 6)
+    streamed, *whole = await asyncio.gather(*others)
     for answer in (await answer_of(first), streamed):
         assert answer.status == 200
         assert "error" in answer.events[-1]
@@ -283,7 +314,7 @@ async def test_one_slow_reader_holds_up_nobody_and_is_cut_off(
     engine.defaults = Script(text=LONG)
     first = await leader(stack, chat(ONE, stream=True))
     slow = await RawClient.post(stack.url, CHAT, chat(ONE, stream=True), x_request_id="slow")
-    slow.writer.transport.pause_reading()
+    stop_reading(slow)
     fast = await asyncio.gather(answer_of(first), *(post(stack, chat(ONE, stream=True)) for _ in range(3)))
     for answer in fast:
         assert said(answer) == LONG
@@ -297,7 +328,7 @@ async def test_one_slow_reader_holds_up_nobody_and_is_cut_off(
 async def test_a_leader_that_does_not_read_holds_up_nobody(stack: Stack, engine: ScriptedEngine) -> None:
     engine.defaults = Script(text=LONG)
     stuck = await RawClient.post(stack.url, CHAT, chat(ONE, stream=True))
-    stuck.writer.transport.pause_reading()
+    stop_reading(stuck)
     await until(lambda: any(one.blocked for one in stack.process.services.flights._flights.values()))
     # It would have to wait for that client: it makes a call that others can share.
     answers = await asyncio.gather(*(post(stack, chat(ONE, stream=True)) for _ in range(5)))
@@ -308,11 +339,11 @@ async def test_a_leader_that_does_not_read_holds_up_nobody(stack: Stack, engine:
 
 
 async def test_when_all_are_slow_the_engine_waits(stack: Stack, engine: ScriptedEngine) -> None:
-    engine.defaults = Script(text=LONG)
+    engine.defaults = Script(text=LONG * 2)
     clients = []
     for _ in range(2):
         clients.append(await RawClient.post(stack.url, CHAT, chat(ONE, stream=True)))
-        clients[-1].writer.transport.pause_reading()
+        stop_reading(clients[-1])
     await engine.until(lambda: engine.blocked == 1, within=20)
     held = [one for flight in stack.process.services.flights._flights.values() for one in flight._followers]
     assert all(one.size <= flights.LIMIT for one in held)
@@ -347,7 +378,7 @@ async def test_running_usage_is_not_shared(stack: Stack, engine: ScriptedEngine)
 async def test_an_answer_that_is_not_kept_is_shared_all_the_same(stack: Stack, engine: ScriptedEngine) -> None:
     engine.defaults = Script(tokens=20, ttft=0.1, finish_reason="length")
     for stream in (True, False):
-        answers = await asyncio.gather(*(post(stack, chat(ONE, stream=n % 2 == stream)) for n in range(6)))
+        answers = await together(stack, engine, *(post(stack, chat(ONE, stream=n % 2 == stream)) for n in range(6)))
         assert len({said(answer) for answer in answers}) == 1
         assert sum(answer.header("x-forebay-cache") == "hit-exact" for answer in answers) == 5
     assert len(engine.requests) == 2
@@ -357,18 +388,23 @@ async def test_what_is_no_completion_is_not_shared_and_asked_for_at_most_once_mo
     stack: Stack, engine: ScriptedEngine
 ) -> None:
     engine.defaults = Script(body=b'{"choices": []}', ttft=0.1)
-    answers = await asyncio.gather(*(post(stack, chat(ONE)) for _ in range(8)))
+    answers = await together(stack, engine, *(post(stack, chat(ONE)) for _ in range(8)))
     assert sorted(answer.status for answer in answers) == [200, 200, *[502] * 6]
     assert len(engine.requests) == 2
 
 
 async def test_a_semantic_hit_of_the_leader_answers_its_followers_in_one_embedding(engine: ScriptedEngine) -> None:
-    semantic = {"enabled": True, "threshold": 0.9, "guard": False, "deadline": "5s"}
+    semantic = {"enabled": True, "threshold": 0.9, "guard": False, "deadline": "30s"}
     engine.defaults = Script()
     async with gateway({**tiers(engine), "cache": {"semantic": semantic}}, semantic=True) as stack:
         await post(stack, chat("my password how do I reset"))
         stack.encoder.texts.clear()
-        answers = await asyncio.gather(*(post(stack, chat(ONE)) for _ in range(20)))
+        encode, all_there = stack.encoder.encode, threading.Event()
+        stack.encoder.encode = lambda texts: encode(texts) if all_there.wait(20) else []  # type: ignore[method-assign]
+        asks = [asyncio.ensure_future(post(stack, chat(ONE))) for _ in range(20)]
+        await until(lambda: following(stack) == 19, within=20)
+        all_there.set()
+        answers = await asyncio.gather(*asks)
         assert {answer.header("x-forebay-cache") for answer in answers} == {"hit-semantic"}
         assert stack.encoder.texts == [ONE]
         assert len(engine.requests) == 1
@@ -382,9 +418,8 @@ async def test_a_semantic_hit_of_the_leader_answers_its_followers_in_one_embeddi
 
 
 async def test_pings_reach_followers_that_wait(engine: ScriptedEngine) -> None:
-    engine.defaults = Script(ttft=0.3, tokens=5)
     async with gateway({"gateway": {"sse_ping": "20ms"}, **tiers(engine)}) as stack:
-        answers = await asyncio.gather(*(post(stack, chat(ONE, stream=True)) for _ in range(3)))
+        answers = await together(stack, engine, *(post(stack, chat(ONE, stream=True)) for _ in range(3)))
         for answer in answers:
             assert answer.body.startswith(b": ping\n\n")
             assert said(answer)
@@ -394,7 +429,41 @@ async def test_pings_reach_followers_that_wait(engine: ScriptedEngine) -> None:
 async def test_text_completions_share_as_well(stack: Stack, engine: ScriptedEngine) -> None:
     body = {"model": "small", "prompt": "once upon a time"}
     kinds = (True, False, True)
-    found = await asyncio.gather(*(ask(stack.url, "/v1/completions", {**body, "stream": kind}) for kind in kinds))
+    asks = (ask(stack.url, "/v1/completions", {**body, "stream": kind}) for kind in kinds)
+    found = await together(stack, engine, *asks)
     assert len(engine.requests) == 1
     texts = ["".join(c["text"] for event in one.events[:-1] for c in event["choices"]) for one in (found[0], found[2])]
     assert texts == [found[1].json["choices"][0]["text"]] * 2
+
+
+async def test_an_answer_of_the_other_tier_is_shared_too(engine: ScriptedEngine) -> None:
+    engine.models = [FRONTIER]
+    engine.defaults = Script(ttft=0.1)
+    async with ScriptedEngine(SMALL) as down:
+        document = tiers(down, frontier=engine, fallback="frontier")
+        async with gateway(document, probed=False) as stack:
+            gates = stack.process.services.tiers
+            await until(lambda: gates["frontier"].replicas.ready and gates["small"].replicas.ready)
+            await down.stop_listening()
+            down.drop_connections()
+            await until(lambda: not gates["small"].replicas.usable, within=20)
+            for stream in (True, False):
+                answers = await together(stack, engine, *(post(stack, chat(ONE, stream=stream)) for _ in range(6)))
+                assert len({said(answer) for answer in answers}) == 1
+                kinds = sorted(answer.header("x-forebay-cache") or "" for answer in answers)
+                assert kinds == ["hit-exact"] * 5 + ["miss"]
+            # It is shared but not kept: it is another model's.
+            assert len(engine.requests) == 2
+
+
+async def test_a_cascade_is_run_once_for_all(engine: ScriptedEngine) -> None:
+    engine.defaults = Script(text="sure " * 20, ttft=0.1)
+    async with ScriptedEngine(FRONTIER, defaults=Script(text="from above", ttft=0.1)) as above:
+        cascade = {"cascade": {"enabled": True, "threshold": -0.01, "tokens": 4}, "sticky": False}
+        async with gateway({**tiers(engine, frontier=above), "router": cascade}) as stack:
+            body = {**chat("What is the capital of France?"), "model": "auto"}
+            for stream in (True, False):
+                asked = {**body, "stream": stream, "seed": int(stream)}
+                answers = await together(stack, engine, *(post(stack, asked) for _ in range(6)))
+                assert {said(answer) for answer in answers} == {"from above"}
+            assert (len(engine.requests), len(above.requests)) == (2, 2)
