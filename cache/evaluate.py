@@ -178,7 +178,7 @@ async def _judged(
             similarity = found.similarity if found.result in ("hit", "guarded") else None
             doubt = None if found.doubt is None else (found.doubt.text, asked.text or "")
             outcomes.append(Outcome(pair.same, similarity, found.result == "hit", doubt))
-            cache.purge()
+            await cache.purge()
     return outcomes
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,11 +34,12 @@ STEP = 1024
 SAMPLE = 20_000
 
 
-@dataclass(frozen=True)
-class Near:
-    """A stored question and its cosine similarity, -1 to 1."""
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A stored question, its vector and its cosine similarity, -1 to 1."""
 
     id: str
+    vector: Vector = field(repr=False)
     similarity: float
 
 
@@ -119,11 +120,13 @@ class Partition:
         held = [key for key in dict.fromkeys(keys) if key in self.slots]
         return held, self.rows[[self.slots[key] for key in held]]
 
-    def scored(self, query: Vector, keys: Sequence[str], count: int) -> list[Near]:
+    def scored(self, query: Vector, keys: Sequence[str], count: int) -> list[Neighbour]:
         """The `count` nearest of `keys` that are in the partition, nearest first."""
         held, vectors = self.here(keys)
         similarities = vectors @ query
-        return [Near(held[row], float(similarities[row])) for row in np.argsort(-similarities)[:count]]
+        return [
+            Neighbour(held[row], vectors[row], float(similarities[row])) for row in np.argsort(-similarities)[:count]
+        ]
 
 
 def top_rows(rows: NDArray[np.float32], query: Vector, count: int) -> list[int]:
@@ -180,7 +183,7 @@ class SimilarityIndex:
         if not len(part):
             del self._partitions[partition]
 
-    async def nearest(self, partition: str, query: Vector, count: int) -> list[Near]:
+    async def nearest(self, partition: str, query: Vector, count: int) -> list[Neighbour]:
         """The `count` nearest ids in the partition, nearest first. Cancelling it abandons the search."""
         part = self._partitions.get(partition)
         if part is None:

@@ -29,7 +29,8 @@ class Question:
     """One request as the cache sees it.
 
     `fingerprint`: hex digest, the key of the exact layer. `partition`, `text`: where and with what the semantic layer
-    searches, both None where there is no semantic layer; `bypass` then says why. `tenant`: for purging.
+    searches, both None where there is no semantic layer; `bypass` then says why. `tenant`: whose entries may answer
+    it. `namespace`: of the embedder.
     """
 
     fingerprint: str
@@ -37,6 +38,7 @@ class Question:
     text: str | None
     bypass: str | None
     tenant: str
+    namespace: str = ""
 
     @property
     def id(self) -> str:
@@ -64,12 +66,12 @@ def question(request: InferenceRequest, *, tenant: str, target: str, namespace: 
     fingerprint = _digest(identity)
     reason = _bypass(request)
     if reason is not None:
-        return Question(fingerprint, None, None, reason, tenant)
+        return Question(fingerprint, None, None, reason, tenant, namespace)
     last = dict(request.messages[-1])
     last["content"] = _shape(last.get("content"))
     rest: list[JsonValue] = [*map(dict, request.messages[:-1]), last]
     partition = _digest(identity | {"body": asked | {"messages": rest}, "namespace": namespace})
-    return Question(fingerprint, partition, request.user_text, None, tenant)
+    return Question(fingerprint, partition, request.user_text, None, tenant, namespace)
 
 
 def _bypass(request: InferenceRequest) -> str | None:

@@ -1,22 +1,28 @@
-"""The response cache: an exact layer and a semantic layer over the same stored answers."""
+"""The response cache: an exact layer and a semantic layer over the same stored answers.
+
+What may be served is decided here, once for every store; a store only keeps entries, and a catalogue finds questions.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
 import orjson
 
 from cache.answer import Hit, Layer, refusal_to_store
+from cache.catalogue import Catalogue, Known, Near
 from cache.controls import Controls
-from cache.entries import Entries, Entry
-from cache.index import Near, SimilarityIndex
 from cache.question import Question
+from cache.stores.base import Entry, Store, Wording
+from cache.stores.memory import MemoryStore
 from cache.verdict import Side, Verdict, Verifier
 from core.clock import Clock
 from core.config.records import Cache
 from core.embedder import Embedding
+from core.errors import DependencyFault
 
 LookupResult = Literal["hit", "miss", "bypass", "guarded", "timeout", "error"]
 # Candidates at or above the threshold that the guard is asked about, nearest first.
@@ -56,51 +62,84 @@ class SemanticLookup:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sizes and what has left since the start. `exact`, `semantic`: entries that each layer can serve."""
+    """Sizes, and what has left since the store began. `exact`, `semantic`: entries that each layer can serve.
+
+    `known`, `partitions`: questions that this process can find by meaning, and how many partitions hold one.
+    """
 
     exact: int
     semantic: int
+    known: int
     partitions: int
     bytes: int
     evicted: int
     expired: int
 
 
-class ResponseCache:
-    """Answers in memory. An async context manager; closing it ends the search threads.
+OpenStore = Callable[[Catalogue], Store]
 
-    All methods belong to one event loop. None raises for what a client sent. Cancelling a lookup abandons it.
+
+class ResponseCache:
+    """Policy over a store. An async context manager; entering opens the store, leaving closes it.
+
+    `open_store` makes the store that `catalogue` will follow; by default entries are kept in this process. All methods
+    belong to one event loop. None raises for what a client sent; where the store fails, those that do not say so raise
+    DependencyFault. Cancelling a lookup abandons it.
     """
 
-    def __init__(self, settings: Cache, *, clock: Clock, verifier: Verifier | None = None) -> None:
+    def __init__(
+        self,
+        settings: Cache,
+        *,
+        clock: Clock,
+        verifier: Verifier | None = None,
+        open_store: OpenStore | None = None,
+    ) -> None:
         if settings.semantic.enabled and settings.semantic.guard and verifier is None:
             raise ValueError("cache.semantic.guard is on but there is no verifier")
         self._settings, self._clock = settings, clock
         self._verifier = verifier
-        self._entries = Entries(settings.max_bytes, settings.semantic.max_entries)
-        self._index = SimilarityIndex()
         self._ttl: dict[Layer, float] = {
             "exact": settings.exact.ttl if settings.exact.enabled else 0.0,
             "semantic": settings.semantic.ttl if settings.semantic.enabled else 0.0,
         }
-        self._expired = 0
+        self.catalogue = Catalogue(settings.semantic.max_entries)
+        self._store: Store = (open_store or self._in_memory)(self.catalogue)
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds after which neither layer serves an entry."""
+        return lifetime(self._settings)
+
+    @property
+    def fault(self) -> str | None:
+        """What does not work at the moment; None where everything does."""
+        return self._store.fault
+
+    def understand(self, namespace: str) -> None:
+        """The embedder is there: from here on the questions of its namespace can be found, and only those."""
+        self.catalogue.namespace = namespace
 
     async def __aenter__(self) -> Self:
+        await self._store.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._index.aclose()
+        try:
+            await self._store.__aexit__(kind, error, trace)
+        finally:
+            await self.catalogue.aclose()
 
     async def exact(self, question: Question, controls: Controls, *, touch: bool = True) -> Hit | None:
         """The answer to this very question. `touch` False leaves no trace in the order of eviction."""
-        if not controls.read:
+        if not controls.read or not self._settings.exact.enabled:
             return None
-        entry = self._entries.get(question.id)
-        if entry is None or entry.fingerprint != question.fingerprint or not self._fresh(entry, "exact", controls):
+        entry = await self._store.get(question.tenant, question.id, touch=touch)
+        if entry is None or not self._answers(entry, question) or not self._fresh(entry.stored_at, "exact", controls):
             return None
-        return self._hit(entry, "exact", 1.0, touch)
+        return self._hit(entry, "exact", 1.0)
 
     async def semantic(
         self,
@@ -111,7 +150,7 @@ class ResponseCache:
         touch: bool = True,
         deadline: float | None = None,
     ) -> SemanticLookup:
-        """The answer to another wording of this question.
+        """The answer to another wording of this question; a store that fails is a `timeout` or an `error`.
 
         `embedding` is None where it was not ready in time. `deadline`: seconds for the search, by default
         `cache.semantic.deadline`. `touch` False leaves no trace in the order of eviction.
@@ -127,10 +166,14 @@ class ResponseCache:
             return SemanticLookup("timeout", threshold)
         try:
             async with asyncio.timeout(settings.deadline if deadline is None else deadline):
-                near = await self._index.nearest(question.partition, embedding.vector, 2 * CANDIDATES)
+                near = await self.catalogue.nearest(question.partition, embedding.vector, 2 * CANDIDATES)
+                live = self._live(near, controls)
+                fetch = partial(self._fetched, question, controls, touch)
+                return await self._first_served(question, embedding, live, threshold, fetch)
         except TimeoutError:
             return SemanticLookup("timeout", threshold)
-        return self._judge(question, embedding, self._live(near, controls), threshold, touch)
+        except DependencyFault as fault:
+            return SemanticLookup("timeout" if fault.kind == "timeout" else "error", threshold)
 
     async def store(
         self,
@@ -149,7 +192,6 @@ class ResponseCache:
         semantic = embedding is not None and self._no_semantic_layer(question, embedding, controls) is None
         if not semantic and not self._settings.exact.enabled:
             return "disabled"
-        self._sweep()
         entry = Entry(
             id=question.id,
             fingerprint=question.fingerprint,
@@ -158,34 +200,38 @@ class ResponseCache:
             body=orjson.dumps(answer),
             stored_at=self._clock.monotonic(),
             partition=question.partition if semantic else None,
-            text=question.text if semantic else None,
-            vector=embedding.vector if semantic and embedding is not None else None,
         )
-        left = self._entries.put(entry)
-        self._forget(old for old in left if old is not entry)
-        if entry in left:
-            return "too_large"
-        if entry.partition is not None and entry.vector is not None:
-            self._index.add(entry.partition, entry.id, entry.vector)
-        return None
+        wording = None
+        if semantic and embedding is not None:
+            wording = Wording(question.namespace, question.text or "", embedding.vector)
+        return None if await self._store.put(entry, wording) else "too_large"
 
-    def delete(self, key: str) -> bool:
+    async def delete(self, key: str) -> bool:
         """Removes one entry from both layers; whether it was there."""
-        entry = self._entries.remove(key)
-        self._forget([entry] if entry is not None else [])
-        return entry is not None
+        return await self._store.remove(key=key) > 0
 
-    def purge(self, tenant: str | None = None) -> int:
+    async def purge(self, tenant: str | None = None) -> int:
         """Removes every entry, or every entry of one tenant; how many."""
-        keys = [entry.id for entry in self._entries if tenant is None or entry.tenant == tenant]
-        return sum(self.delete(key) for key in keys)
+        return await self._store.remove(tenant=tenant)
 
-    def stats(self) -> Stats:
+    async def stats(self) -> Stats:
         """Sizes after what has expired is gone."""
-        self._sweep()
-        entries = self._entries
-        exact = len(entries) if self._settings.exact.enabled else 0
-        return Stats(exact, entries.vectors, self._index.partitions, entries.bytes, entries.evicted, self._expired)
+        sizes = await self._store.sizes()
+        exact = sizes.entries if self._settings.exact.enabled else 0
+        catalogue = self.catalogue
+        return Stats(
+            exact, sizes.vectors, len(catalogue), catalogue.partitions, sizes.bytes, sizes.evicted, sizes.expired
+        )
+
+    def _in_memory(self, catalogue: Catalogue) -> Store:
+        settings = self._settings
+        return MemoryStore(
+            catalogue,
+            self._clock,
+            max_bytes=settings.max_bytes,
+            max_vectors=settings.semantic.max_entries,
+            lifetime=self.lifetime,
+        )
 
     def _no_semantic_layer(self, question: Question, embedding: Embedding | None, controls: Controls) -> str | None:
         if not self._settings.semantic.enabled:
@@ -197,63 +243,90 @@ class ResponseCache:
         # Two texts that differ past the embedder's window would have the same vector.
         return "window" if embedding is not None and embedding.truncated else None
 
-    def _fresh(self, entry: Entry, layer: Layer, controls: Controls) -> bool:
-        age = self._clock.monotonic() - entry.stored_at
+    def _answers(self, entry: Entry, question: Question) -> bool:
+        """Whether the entry is what the question's id and tenant led to, and not something that lies in its place."""
+        return entry.fingerprint == question.fingerprint and entry.tenant == question.tenant
+
+    def _fresh(self, stored_at: float, layer: Layer, controls: Controls) -> bool:
+        age = self._clock.monotonic() - stored_at
         return age < self._ttl[layer] and (controls.max_age is None or age <= controls.max_age)
 
-    def _live(self, near: Iterable[Near], controls: Controls) -> list[tuple[Entry, float]]:
-        found = ((self._entries.get(candidate.id), candidate.similarity) for candidate in near)
-        return [(e, score) for e, score in found if e is not None and self._fresh(e, "semantic", controls)]
+    def _live(self, near: Iterable[Near], controls: Controls) -> list[Near]:
+        """Those that may be served, as far as the catalogue knows. What has expired leaves the catalogue."""
+        live = []
+        for found in near:
+            if self._clock.monotonic() - found.known.stored_at >= self._ttl["semantic"]:
+                self.catalogue.remove(found.known.id)
+            elif self._fresh(found.known.stored_at, "semantic", controls):
+                live.append(found)
+        return live
 
-    def _judge(
+    async def _first_served(
         self,
         question: Question,
         embedding: Embedding,
-        live: list[tuple[Entry, float]],
+        live: list[Near],
         threshold: float,
-        touch: bool,
+        fetch: Callable[[Known], Awaitable[Entry | None]],
     ) -> SemanticLookup:
-        if not live:
-            return SemanticLookup("miss", threshold)
-        nearest, best = live[0][0].id, live[0][1]
+        """The nearest one that is near enough, that the guard agrees to, and whose answer is still there."""
         refused: Verdict | None = None
         doubt: Doubt | None = None
-        for entry, similarity in live[:CANDIDATES]:
-            if similarity < threshold - ROUNDING:
+        asked = 0
+        while asked < min(len(live), CANDIDATES):
+            near = live[asked]
+            if near.similarity < threshold - ROUNDING:
                 break
-            verdict = self._verify(question, embedding, entry)
-            if verdict is None or verdict.served:
-                hit = self._hit(entry, "semantic", similarity, touch)
-                doubt = self._doubt(hit, entry, verdict)
-                return SemanticLookup("hit", threshold, hit, nearest, best, verdict, doubt=doubt)
-            doubt = doubt or self._doubt(self._hit(entry, "semantic", similarity, touch=False), entry, verdict)
-            refused = refused or verdict
+            verdict = self._verify(question, embedding, near)
+            refuses, unsure = verdict is not None and not verdict.served, self._unsure(verdict)
+            if refuses:
+                refused = refused or verdict
+            if refuses and (doubt is not None or not unsure):
+                asked += 1
+                continue
+            entry = await fetch(near.known)
+            if entry is None:
+                del live[asked]
+                continue
+            hit = self._hit(entry, "semantic", near.similarity)
+            own = Doubt(hit, near.known.text, verdict) if unsure and verdict is not None else None
+            if not refuses:
+                nearest = live[0]
+                return SemanticLookup("hit", threshold, hit, nearest.known.id, nearest.similarity, verdict, doubt=own)
+            doubt = own
+            asked += 1
+        if not live:
+            return SemanticLookup("miss", threshold)
         result: LookupResult = "guarded" if refused else "miss"
-        return SemanticLookup(result, threshold, None, nearest, best, refused, doubt=doubt)
+        return SemanticLookup(result, threshold, None, live[0].known.id, live[0].similarity, refused, doubt=doubt)
 
-    def _doubt(self, hit: Hit, entry: Entry, verdict: Verdict | None) -> Doubt | None:
-        if self._settings.semantic.judge is None or verdict is None or not verdict.unsure:
+    def _unsure(self, verdict: Verdict | None) -> bool:
+        return self._settings.semantic.judge is not None and verdict is not None and verdict.unsure
+
+    async def _fetched(self, question: Question, controls: Controls, touch: bool, known: Known) -> Entry | None:
+        """The entry behind a known question, from the store: only it says whether the entry is still there.
+
+        It is asked for under the tenant of the question, and must lie in the question's partition.
+        """
+        entry = await self._store.get(question.tenant, known.id, touch=touch)
+        if entry is None or entry.partition is None:
+            self.catalogue.remove(known.id)
             return None
-        return Doubt(hit, entry.text or "", verdict)
+        belongs = entry.partition == question.partition and entry.tenant == question.tenant
+        return entry if belongs and self._fresh(entry.stored_at, "semantic", controls) else None
 
-    def _verify(self, question: Question, embedding: Embedding, entry: Entry) -> Verdict | None:
-        if self._verifier is None or not self._settings.semantic.guard or entry.vector is None:
+    def _verify(self, question: Question, embedding: Embedding, near: Near) -> Verdict | None:
+        if self._verifier is None or not self._settings.semantic.guard:
             return None
         asked = Side(question.text or "", embedding.vector)
-        return self._verifier.verify(asked, Side(entry.text or "", entry.vector))
+        return self._verifier.verify(asked, Side(near.known.text, near.vector))
 
-    def _hit(self, entry: Entry, layer: Layer, similarity: float, touch: bool) -> Hit:
-        if touch:
-            self._entries.touch(entry.id)
-        age = self._clock.monotonic() - entry.stored_at
+    def _hit(self, entry: Entry, layer: Layer, similarity: float) -> Hit:
+        age = max(0.0, self._clock.monotonic() - entry.stored_at)
         return Hit(entry.id, age, entry.body, layer, similarity, entry.tier)
 
-    def _sweep(self) -> None:
-        gone = self._entries.expired(self._clock.monotonic() - max(self._ttl.values()))
-        self._expired += len(gone)
-        self._forget(gone)
 
-    def _forget(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.partition is not None:
-                self._index.remove(entry.partition, entry.id)
+def lifetime(settings: Cache) -> float:
+    """Seconds after which neither layer serves an entry; at least a little, where both are off."""
+    exact, semantic = settings.exact, settings.semantic
+    return max(exact.ttl if exact.enabled else 0.0, semantic.ttl if semantic.enabled else 0.0)

@@ -2,6 +2,7 @@
 
 ForebayError
 ├── ConfigError            the configuration is wrong; the command line exits with 2
+├── DependencyFault        a store or model that a request can do without did not do its part
 └── RequestError           a request cannot be served; carries an HTTP status and an OpenAI error body
     ├── BadRequest         400
     ├── Unauthorized       401
@@ -15,6 +16,7 @@ ForebayError
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 class ForebayError(Exception):
@@ -38,6 +40,18 @@ class ConfigError(ForebayError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, problems)))
+
+
+class DependencyFault(ForebayError):
+    """Something that a request can do without did not do its part; the request goes on.
+
+    `kind`: `timeout` (not within its budget), `error` (broken, unreachable or refusing), `open` (left alone by its
+    breaker).
+    """
+
+    def __init__(self, message: str, kind: Literal["timeout", "error", "open"]) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RequestError(ForebayError):

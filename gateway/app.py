@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from core.errors import NotFound, RequestError
+from core.errors import DependencyFault, NotFound, RequestError, Unavailable
 from core.request import RouteKind
 from gateway import envelope
 from gateway.account import Account
@@ -100,7 +100,12 @@ def starlette(routes: list[Route]) -> App:
     """The routes with every error in our envelope."""
     return Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _unrouted, RequestError: _refused, Exception: _failed},
+        exception_handlers={
+            HTTPException: _unrouted,
+            RequestError: _refused,
+            DependencyFault: _unreachable,
+            Exception: _failed,
+        },
     )
 
 
@@ -122,6 +127,11 @@ async def _refused(_: Request, error: Exception) -> Response:
     fault = error if isinstance(error, RequestError) else RequestError("the gateway failed on this request")
     headers = {name.decode(): value.decode() for name, value in envelope.headers(fault)}
     return Response(envelope.body(fault), fault.status, headers, media_type="application/json")
+
+
+async def _unreachable(request: Request, error: Exception) -> Response:
+    """What was asked for cannot be done without a store that does not answer."""
+    return await _refused(request, Unavailable(str(error), code="store_unavailable", retry_after=2.0))
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from core.breaker import Breaker, Tolerance
 from core.clock import Clock
 from core.config.records import Embedder
 from core.embedder import BatchingEmbedder, Embedding, Encoder, SentenceTransformerEncoder
@@ -16,6 +17,8 @@ logger = logging.getLogger("forebay.embedder")
 
 EncoderFactory = Callable[[Embedder], Encoder]
 State = Literal["off", "loading", "ready", "failed"]
+# A burst makes some vectors late; a model that hangs makes all of them late.
+TOLERANCE = Tolerance(in_a_row=8, share=0.75, outcomes=40, cool=2.0)
 
 
 def sentence_transformer(settings: Embedder) -> Encoder:
@@ -26,16 +29,26 @@ def sentence_transformer(settings: Embedder) -> Encoder:
 class EmbedderSlot:
     """The place of the embedder. An async context manager: entering starts the loading, leaving ends the embedder.
 
-    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed.
+    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed. `on_ready` is
+    told when it is in.
     """
 
     def __init__(
-        self, settings: Embedder, make: EncoderFactory, metrics: Metrics, clock: Clock, *, wanted: bool
+        self,
+        settings: Embedder,
+        make: EncoderFactory,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        wanted: bool,
+        on_ready: Callable[[BatchingEmbedder], None],
     ) -> None:
+        self.breaker = Breaker("embedder", clock, TOLERANCE, _tell)
         self.state: State = "loading" if wanted else "off"
         self.fault: str | None = None
         self.ready: BatchingEmbedder | None = None
         self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
+        self._on_ready = on_ready
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         if not wanted:
@@ -66,8 +79,11 @@ class EmbedderSlot:
             logger.warning("the embedder cannot be loaded, so there is no semantic layer: %s", self.fault)
             return
         measured = MeasuredEncoder(encoder, self._metrics, self._clock)
-        async with BatchingEmbedder(measured, self._settings.batch_size, self._settings.max_wait) as embedder:
+        async with SparingEmbedder(
+            measured, self._settings.batch_size, self._settings.max_wait, self.breaker
+        ) as embedder:
             self.ready, self.state = embedder, "ready"
+            self._on_ready(embedder)
             self._settled.set()
             logger.info("embedder %s is loaded", embedder.name)
             try:
@@ -102,6 +118,34 @@ class EmbedderSlot:
 
         threading.Thread(target=work, name="embedder loading", daemon=True).start()
         return await loaded
+
+
+class SparingEmbedder(BatchingEmbedder):
+    """An embedder behind a breaker: one that hangs costs a few requests their deadline, then a trial at times."""
+
+    def __init__(self, encoder: Encoder, batch_size: int, max_wait: float, breaker: Breaker) -> None:
+        super().__init__(encoder, batch_size, max_wait)
+        self._breaker = breaker
+
+    async def embed(self, text: str, deadline: float) -> Embedding | None:
+        """The embedding of `text`; None also, and at once, while the breaker is open."""
+        if not self._breaker.admit():
+            return None
+        try:
+            embedding = await super().embed(text, deadline)
+        except BaseException:
+            self._breaker.abandoned()
+            raise
+        if embedding is None:
+            self._breaker.failed(f"no vector within {deadline * 1000:.0f} ms")
+        else:
+            self._breaker.succeeded()
+        return embedding
+
+
+def _tell(breaker: Breaker) -> None:
+    if breaker.state == "open":
+        logger.warning("the embedder is left alone for %g s: %s", TOLERANCE.cool, breaker.reason)
 
 
 class MeasuredEncoder:

@@ -1,6 +1,7 @@
 """What would happen to a request, and why: the pipeline's decisions, with nothing sent and no trace left."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from pydantic import JsonValue
 from cache.response_cache import SemanticLookup
 from core.config import Config
 from core.config.records import Auth
+from core.errors import DependencyFault
 from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
@@ -55,7 +57,8 @@ class Explain:
             embedding = await embedder.embed(plan.text, PATIENCE)
         exact, found = None, None
         if asked.question is not None:
-            exact = await cache.exact(asked.question, asked.controls, touch=False)
+            with contextlib.suppress(DependencyFault):
+                exact = await cache.exact(asked.question, asked.controls, touch=False)
             controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
             found = await cache.semantic(asked.question, embedding, controls, touch=False)
         vector = self._chooser.readable(embedding, embedder)
@@ -141,4 +144,5 @@ def without_servers(config: Config) -> Config:
     tiers: dict[str, object] = {
         name: tier.model_copy(update={"urls": (), "api_key": None}) for name, tier in config.tiers.items()
     }
-    return config.model_copy(update={"tiers": config.tiers.model_copy(update=tiers), "auth": Auth()})
+    cache = config.cache.model_copy(update={"store": "memory"})
+    return config.model_copy(update={"tiers": config.tiers.model_copy(update=tiers), "auth": Auth(), "cache": cache})

@@ -100,6 +100,12 @@ TABLE = (
     Spec("forebay_tenant_tokens_total", "counter", "Tokens by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_upstream_errors_total", "counter", "Failed calls to a tier's server", ("tier", "kind")),
+    Spec(
+        "forebay_dependency_breaker_state",
+        "gauge",
+        "Breaker of the embedder or the shared store: 0 closed, 1 half-open, 2 open",
+        ("dependency",),
+    ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
     Spec("forebay_breaker_state", "gauge", "Breaker of a server: 0 closed, 1 half open, 2 open", ("tier", "url")),
 )
@@ -239,6 +245,7 @@ class Metrics:
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
         self.breaker_state = gauge("breaker_state")
+        self.dependency_breaker = gauge("dependency_breaker_state")
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)

@@ -1,17 +1,22 @@
 """What a gateway process holds while it lives, opened and closed in order."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache.guard.verifier import guard_for
-from cache.response_cache import ResponseCache
+from cache.question import namespace
+from cache.response_cache import ResponseCache, lifetime
+from core.breaker import Breaker
 from core.clock import Clock, SystemClock
-from core.config import Config, Tier, TierName, resolve_secret
-from core.errors import ConfigError, Problem
+from core.config import Config, Tier, TierName, resolve_secret, store_address
+from core.embedder import BatchingEmbedder
+from core.errors import ConfigError, DependencyFault, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
@@ -30,6 +35,9 @@ from gateway.upstream.names import Names, Resolver, SystemResolver
 from gateway.upstream.replicas import Replica, Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
+
+if TYPE_CHECKING:
+    from core.redis_link import RedisLink
 
 
 class Load:
@@ -80,6 +88,7 @@ class Services:
     shadow: Shadow
     judge: Judge
     names: Names
+    breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
 
     @property
@@ -87,11 +96,15 @@ class Services:
         """Whether the process has been told to stop."""
         return self.load.draining
 
-    def read_cache_sizes(self) -> None:
+    async def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
-        stats = self.cache.stats()
-        self.metrics.entries("exact").read = partial(float, stats.exact)
-        self.metrics.entries("semantic").read = partial(float, stats.semantic)
+        exact = semantic = 0
+        # What cannot be reached cannot be served.
+        with contextlib.suppress(DependencyFault):
+            stats = await self.cache.stats()
+            exact, semantic = stats.exact, stats.semantic
+        self.metrics.entries("exact").read = partial(float, exact)
+        self.metrics.entries("semantic").read = partial(float, semantic)
 
 
 @asynccontextmanager
@@ -113,16 +126,22 @@ async def opened(
         stack.callback(journal.close)
         upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
-        cache = await stack.enter_async_context(response_cache(config, clock))
-        _watch(metrics, tiers)
+        link = store_link(config, clock)
+        if link is not None:
+            await stack.enter_async_context(link)
+        cache = await stack.enter_async_context(response_cache(config, clock, link))
         wanted = config.cache.semantic.enabled or len(tiers) > 1
-        slot = EmbedderSlot(config.embedder, make_encoder, metrics, clock, wanted=wanted)
+        slot = EmbedderSlot(
+            config.embedder, make_encoder, metrics, clock, wanted=wanted, on_ready=partial(_understand, cache)
+        )
         await stack.enter_async_context(slot)
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
         urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
+        breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
+        _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         yield Services(
             config=config,
@@ -140,6 +159,7 @@ async def opened(
             shadow=shadow,
             judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
+            breakers=breakers,
         )
 
 
@@ -152,11 +172,40 @@ def load_classifier(config: Config) -> Classifier:
         raise ConfigError([Problem("router.classifier", problem.message) for problem in error.problems]) from None
 
 
-def response_cache(config: Config, clock: Clock) -> ResponseCache:
-    """The configured response cache, not yet entered."""
-    semantic = config.cache.semantic
-    verifier = guard_for(config.embedder.model) if semantic.enabled and semantic.guard else None
-    return ResponseCache(config.cache, clock=clock, verifier=verifier)
+def store_link(config: Config, clock: Clock) -> "RedisLink | None":
+    """The link to the shared store, not yet entered; None where there is none. Raises ConfigError."""
+    if config.cache.store == "memory":
+        return None
+    from core.redis_link import RedisLink  # noqa: PLC0415  # megabytes that a gateway of its own does not need
+
+    try:
+        address = store_address(config.cache.store)
+    except ConfigError as error:
+        raise ConfigError([Problem("cache.store", problem.message) for problem in error.problems]) from None
+    return RedisLink(address, clock, config.cache.timeout, "the cache store")
+
+
+def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> ResponseCache:
+    """The configured response cache, not yet entered; over the link where there is one, else in memory."""
+    settings = config.cache
+    verifier = guard_for(config.embedder.model) if settings.semantic.enabled and settings.semantic.guard else None
+    if link is None:
+        return ResponseCache(settings, clock=clock, verifier=verifier)
+    from cache.stores.redis import RedisStore  # noqa: PLC0415  # as above
+
+    store = partial(
+        RedisStore,
+        link,
+        clock,
+        max_bytes=settings.max_bytes,
+        max_vectors=settings.semantic.max_entries,
+        lifetime=lifetime(settings),
+    )
+    return ResponseCache(settings, clock=clock, verifier=verifier, open_store=store)
+
+
+def _understand(cache: ResponseCache, embedder: BatchingEmbedder) -> None:
+    cache.understand(namespace(embedder.name, embedder.dim))
 
 
 def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
@@ -181,8 +230,10 @@ def _count_retry(metrics: Metrics, tier: TierName) -> None:
     metrics.retries(tier).inc()
 
 
-def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate]) -> None:
+def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate], breakers: Mapping[str, Breaker]) -> None:
     """These gauges are read where the numbers are, when they are scraped."""
+    for dependency, breaker in breakers.items():
+        metrics.dependency_breaker(dependency).read = partial(_level, breaker)
     for name, gate in tiers.items():
         metrics.queue_depth(name).read = partial(_waiting, gate)
         metrics.inflight(name).read = partial(_inflight, gate)
@@ -205,3 +256,7 @@ def _waiting(gate: TierGate) -> float:
 
 def _inflight(gate: TierGate) -> float:
     return gate.admission.inflight
+
+
+def _level(breaker: Breaker) -> float:
+    return breaker.level

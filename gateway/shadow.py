@@ -15,7 +15,7 @@ from cache.answer import Hit, refusal_to_store
 from cache.guard.lexicon import lexicon
 from cache.response_cache import ResponseCache
 from core.config import TierName
-from core.errors import RequestError
+from core.errors import DependencyFault, RequestError
 from gateway.aside import NoRoom, ask, has_room, in_spare_room, text_of
 from gateway.asked import Asked
 from gateway.embedding import EmbedderSlot
@@ -110,7 +110,10 @@ class Shadow:
         verdict = "same" if found.same else "different"
         self._metrics.shadow(verdict).inc()
         if not found.same:
-            self._cache.delete(hit.id)
+            try:
+                await self._cache.delete(hit.id)
+            except DependencyFault as fault:
+                logger.warning("shadow: entry %s differs and could not be dropped: %s", hit.id, fault)
         logger.info(
             "shadow: entry %s %s by %s, similarity of the questions %.4f, request %s",
             hit.id,

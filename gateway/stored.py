@@ -9,6 +9,7 @@ from cache.response_cache import ResponseCache, SemanticLookup
 from core.clock import Clock
 from core.config import Config, TierName
 from core.embedder import Embedding
+from core.errors import DependencyFault
 from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.envelope import JSON, Headers
@@ -38,6 +39,11 @@ class StoredAnswers:
             return None
         try:
             hit = await self._cache.exact(question, controls)
+        except DependencyFault as fault:
+            # Its breaker has the log line.
+            account.cache = "miss"
+            self._metrics.lookups("exact", "timeout" if fault.kind == "timeout" else "error").inc()
+            return None
         except Exception:  # a boundary: whatever a store raises, the request goes on without it
             logger.exception("the exact cache layer failed")
             self._metrics.lookups("exact", "error").inc()
@@ -95,6 +101,8 @@ class StoredAnswers:
         """Keep a complete answer."""
         try:
             reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
+        except DependencyFault as fault:
+            reason = f"store_{fault.kind}"
         except Exception:  # a boundary, as above
             logger.exception("an answer could not be stored")
             reason = "error"

@@ -31,3 +31,15 @@ def calibrate(complexities: Numbers, share: float) -> Calibrated:
     shares = 1 - np.searchsorted(np.sort(complexities), thresholds) / len(complexities)
     best = int(np.lexsort((shares, np.abs(shares - share)))[0])
     return Calibrated(float(thresholds[best]), share, float(shares[best]))
+
+
+def calibrate_confidence(confidences: Numbers, share: float) -> Calibrated:
+    """The mean log-probability below which the share of answers nearest to `share` (0..1) lies: those are escalated."""
+    if not 0 <= share <= 1:
+        raise ValueError("a share lies between 0 and 1")
+    values = np.unique(confidences)
+    # Below all of them none is escalated; at 0, the most a log-probability can be, all that are not certain.
+    thresholds = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2, [0.0]])
+    shares = np.searchsorted(np.sort(confidences), thresholds) / len(confidences)
+    best = int(np.lexsort((shares, np.abs(shares - share)))[0])
+    return Calibrated(float(thresholds[best]), share, float(shares[best]))

@@ -46,6 +46,11 @@ class Classifier:
         return self._artefact.embedder
 
     @property
+    def dim(self) -> int:
+        """Length of that model's vectors."""
+        return self._artefact.dim
+
+    @property
     def recipe(self) -> Recipe:
         """How it was trained and what it reached."""
         return self._artefact.recipe

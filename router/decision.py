@@ -177,8 +177,8 @@ def _may_fit(request: InferenceRequest, context: int | None) -> bool:
     wanted = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
     room = context - (wanted if isinstance(wanted, int) else 0)
     texts = _texts(request)
-    # A token covers at least one character: short texts need no counting.
-    if sum(map(len, texts)) <= room:
+    # A word and the space behind it are two characters: shorter texts need no counting.
+    if sum(map(len, texts)) <= 2 * room:
         return True
     return sum(len(text.split()) for text in texts) <= room
 

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.chart import BLUE, GREY, Line, chart
 from router.labels import Labelled
 
 Numbers = NDArray[np.float64]
 RESAMPLES = 1000
+BAND_RESAMPLES = 200
 CURVE_POINTS = 51
 
 
@@ -60,7 +62,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Measured:
-    """A ranking's figures, its controls', and 95 % bootstrap intervals over the rows (None without a gap)."""
+    """A ranking's figures, its controls', and 95 % bootstrap intervals over the rows (None without a gap).
+
+    `band`: the interval of what the ranking gains over a random router of the same cost, low and high, at CURVE_POINTS
+    shares from 0 to 1.
+    """
 
     rows: int
     auc: float | None
@@ -74,6 +80,7 @@ class Measured:
     cpt50: float | None
     cpt80: float | None
     curve: Curve
+    band: tuple[Numbers, Numbers]
 
 
 def curve(scores: Numbers, weak: Numbers, strong: Numbers) -> Curve:
@@ -119,7 +126,19 @@ def measure(
         cpt50=found.cpt(0.5),
         cpt80=found.cpt(0.8),
         curve=found,
+        band=_band(scores, weak, strong, generator),
     )
+
+
+def _band(scores: Numbers, weak: Numbers, strong: Numbers, generator: np.random.Generator) -> tuple[Numbers, Numbers]:
+    shares, count = np.linspace(0, 1, CURVE_POINTS), len(scores)
+    over = np.empty((BAND_RESAMPLES, CURVE_POINTS))
+    for at in range(BAND_RESAMPLES):
+        drawn = generator.integers(0, count, count)
+        found = curve(scores[drawn], weak[drawn], strong[drawn])
+        over[at] = found.at(shares) - found.quality[0] - shares * found.gap
+    low, high = np.percentile(over, [2.5, 97.5], axis=0)
+    return low, high
 
 
 def bootstrap(
@@ -159,7 +178,9 @@ def _interval(values: Numbers) -> tuple[float, float] | None:
 
 def summary(measured: Measured) -> dict[str, Any]:
     """The figures without the curve, under the names of the machine-readable result, rounded to four digits."""
-    figures = {field.name: getattr(measured, field.name) for field in fields(measured) if field.name != "curve"}
+    figures = {
+        field.name: getattr(measured, field.name) for field in fields(measured) if field.name not in ("curve", "band")
+    }
     return {name: _rounded(value) for name, value in figures.items()}
 
 
@@ -169,10 +190,28 @@ def document(measured: Measured) -> dict[str, Any]:
     quality = measured.curve.at(shares)
     chance = measured.curve.quality[0] + shares * measured.curve.gap
     points = [
-        {"frontier_share": _rounded(share), "quality": _rounded(own), "random_quality": _rounded(random)}
-        for share, own, random in zip(shares.tolist(), quality.tolist(), chance.tolist(), strict=True)
+        {
+            "frontier_share": _rounded(share),
+            "quality": _rounded(own),
+            "random_quality": _rounded(random),
+            "over_random_ci": [_rounded(low), _rounded(high)],
+        }
+        for share, own, random, low, high in zip(
+            shares.tolist(), quality.tolist(), chance.tolist(), *(part.tolist() for part in measured.band), strict=True
+        )
     ]
     return {**summary(measured), "curve": points}
+
+
+def picture(name: str, measured: Measured) -> bytes:
+    """The curve beside a random router of the same cost, with the 95 % interval of the difference, as PNG."""
+    shares = np.linspace(0, 1, CURVE_POINTS)
+    chance = measured.curve.quality[0] + shares * measured.curve.gap
+    low, high = measured.band
+    figure = "no gap" if measured.apgr is None else f"apgr {measured.apgr:.3f}"
+    own = Line(f"classifier, {figure}", shares, measured.curve.at(shares), BLUE, chance + low, chance + high)
+    random = Line("random, apgr 0.500", shares, chance, GREY)
+    return chart(f"{name}, {measured.rows} rows", "share to frontier", "quality", [random, own])
 
 
 def _rounded(value: Any) -> Any:

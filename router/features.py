@@ -23,7 +23,7 @@ from router.lexicon import STEMS
 Features = NDArray[np.float64]
 
 # Enough to see what a prompt asks (the ask stands at its head or its tail) at a cost of well under a millisecond.
-FEATURE_CHARS = 2400
+FEATURE_CHARS = 1600
 # Stems are looked up by their first letters; a shorter stem matches a whole word only.
 _PREFIX = 4
 
@@ -72,7 +72,7 @@ class _Lexicon:
 
     whole: dict[str, list[int]]
     prefixes: dict[str, list[tuple[str, int]]]
-    pairs: dict[str, list[int]]
+    pairs: dict[str, list[tuple[str, int]]]
     ideographs: list[tuple[str, int]]
 
     @classmethod
@@ -83,7 +83,8 @@ class _Lexicon:
                 if _CJK.search(stem):
                     lexicon.ideographs.append((stem, at))
                 elif "|" in stem:
-                    lexicon.pairs.setdefault(stem.replace("|", " "), []).append(at)
+                    first, _, second = stem.partition("|")
+                    lexicon.pairs.setdefault(first, []).append((second, at))
                 elif stem.endswith(".") or len(stem) < _PREFIX:
                     lexicon.whole.setdefault(stem.removesuffix("."), []).append(at)
                 else:
@@ -99,9 +100,10 @@ class _Lexicon:
             for stem, at in self.prefixes.get(word[:_PREFIX], ()):
                 if word.startswith(stem):
                     counts[at] += times
-        for pair in pairwise(words):
-            for at in self.pairs.get(" ".join(pair), ()):
-                counts[at] += 1
+        for first, second in pairwise(words):
+            for following, at in self.pairs.get(first, ()):
+                if following == second:
+                    counts[at] += 1
         if ideographs:
             for stem, at in self.ideographs:
                 counts[at] += ideographs.count(stem)
@@ -155,7 +157,7 @@ BAG = 512
 _WORD_PREFIX = 7
 COUNT = len(NAMES) + BAG
 # The meaning of a feature is fixed by all of this: a classifier trained on other features must not be used.
-VERSION = hashlib.sha256(repr((NAMES, STEMS, BAG, _WORD_PREFIX)).encode()).hexdigest()[:16]
+VERSION = hashlib.sha256(repr((NAMES, STEMS, BAG, _WORD_PREFIX, FEATURE_CHARS)).encode()).hexdigest()[:16]
 
 
 def extract(text: str) -> Features:
@@ -210,7 +212,7 @@ def length(text: str) -> float:
 def _shape(text: str, seen: str, folded: str, words: list[str], ideographs: int) -> list[float]:
     size = max(len(seen), 1)
     chars = Counter(seen)
-    letters = [len(word) for word in words if not _CJK.match(word)]
+    letters = [len(word) for word in words if not (ideographs and _CJK.match(word))]
     spoken = len(letters) + ideographs / 1.7
     # An ideograph says about as much as three letters.
     effective = len(text) + 2 * ideographs

@@ -26,6 +26,8 @@ _LENGTH_PARTS = (0.0, 0.3, 0.6)
 _LENGTH_COLUMN = NAMES.index("log_length")
 _INNER_FOLDS = 4
 _LEAST_GROUPS = 8
+# How much predictions for seen groups count in choosing a setting, against those for groups that were left out.
+_SEEN_GROUPS_COUNT = 2.0
 _GATE_STRENGTH = 1.0
 # How firmly the kinds' own scales are kept when the experts are made to agree where kinds overlap.
 _ANCHOR = 0.1
@@ -103,7 +105,8 @@ def _fit_expert(kind: Kind, width: int, generator: np.random.Generator) -> _Expe
             unseen = [trial.unseen(inputs, stretch, penalty) for trial in trials]
             for part in _LENGTH_PARTS if kind.by_length else (0.0,):
                 rankings = [_standard(own) + part * lengths for own in unseen]
-                quality = sum(curve(ranking, kind.weak, kind.strong).apgr() or 0.0 for ranking in rankings)
+                found = [curve(ranking, kind.weak, kind.strong).apgr() or 0.0 for ranking in rankings]
+                quality = _SEEN_GROUPS_COUNT * found[0] + sum(found[1:])
                 if best is None or quality > best[0]:
                     best = (quality, unseen[0], stretch, penalty, part)
     assert best is not None  # noqa: S101  # the loops above are never empty

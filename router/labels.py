@@ -31,6 +31,29 @@ class Labelled:
         return self.strong - self.weak
 
 
+@dataclass(frozen=True)
+class Scored:
+    """One ask with the quality of several models' answers, by their names."""
+
+    prompt: str
+    scores: Mapping[str, float]
+    group: str
+
+
+def read_scores(path: Path) -> list[Scored]:
+    """The asks of a file whose rows hold `scores` per model. Raises ConfigError that names the file and line."""
+    rows = []
+    for number, row in read_rows(path):
+        where, scores = f"{path}:{number}", row.get("scores")
+        if not isinstance(scores, dict) or not scores:
+            raise ConfigError([Problem("data", f"{where} has no scores per model")])
+        values = {name: _number(value, f"{where}: {name}") for name, value in scores.items()}
+        rows.append(Scored(prompt_of(row, where), values, _group(row, None, where)))
+    if not rows:
+        raise ConfigError([Problem("data", f"{path} holds no rows")])
+    return rows
+
+
 def read_labels(
     path: Path, *, weak: str | None = None, strong: str | None = None, group_field: str | None = None
 ) -> list[Labelled]:

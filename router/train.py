@@ -56,6 +56,50 @@ class Trained:
     refusals: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """Data files, then seed asks: texts, vectors, scaled features (`mean` and `scale` did that), and kinds to fit."""
+
+    texts: list[list[str]]
+    vectors: list[Vectors]
+    mean: Array
+    scale: Array
+    readable: list[Array]
+    kinds: list[Kind]
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], seed: tuple[Sequence[SeedAsk], Vectors], note: Note) -> "_Prepared":
+        note("computing features")
+        texts = [*([row.prompt for row in source.rows] for source in sources), [ask.prompt for ask in seed[0]]]
+        features = [np.array([extract(text) for text in some]) for some in texts]
+        mean, scale = _scaling(np.concatenate(features))
+        readable = [scaled(some, mean, scale) for some in features]
+        vectors = [*(source.vectors for source in sources), seed[1]]
+        kinds = _kinds(sources, seed[0], [joined(v, f) for v, f in zip(vectors, readable, strict=True)])
+        return cls(texts, vectors, mean, scale, readable, kinds)
+
+
+def inputs_of(texts: Sequence[str], vectors: Vectors) -> Array:
+    """What a mixture reads of texts and their vectors, scaled by their own spread: shape (len(texts), inputs)."""
+    features = np.array([extract(text) for text in texts])
+    return joined(vectors, scaled(features, *_scaling(features)))
+
+
+def out_of_fold(
+    sources: Sequence[Source],
+    seed: tuple[Sequence[SeedAsk], Vectors],
+    *,
+    by_group: bool,
+    note: Note,
+    random_state: int = 0,
+) -> dict[str, Numbers]:
+    """Per source the log odds of every row by a mixture that never saw it: what `train` measures, without the rest."""
+    ready = _Prepared.of(sources, seed, note)
+    generator = np.random.default_rng(random_state)
+    unseen = _cross_fit(ready.kinds, ready.vectors[0].shape[1], by_group, generator, note)
+    return {source.name: scores for source, scores in zip(sources, unseen, strict=False)}
+
+
 def train(
     sources: Sequence[Source],
     seed: tuple[Sequence[SeedAsk], Vectors],
@@ -70,15 +114,9 @@ def train(
     `by_group`: measure each group of rows by a mixture that never saw the group. Deterministic for one `random_state`.
     """
     generator = np.random.default_rng(random_state)
-    note("computing features")
-    texts = [*([row.prompt for row in source.rows] for source in sources), [ask.prompt for ask in seed[0]]]
-    features = [np.array([extract(text) for text in some]) for some in texts]
-    mean, scale = _scaling(np.concatenate(features))
-    readable = [scaled(some, mean, scale) for some in features]
-    vectors = [*(source.vectors for source in sources), seed[1]]
-    width = vectors[0].shape[1]
-    kinds = _kinds(sources, seed[0], [joined(v, f) for v, f in zip(vectors, readable, strict=True)])
-    unseen = _cross_fit(kinds, width, by_group, generator, note)
+    ready = _Prepared.of(sources, seed, note)
+    texts, vectors, width = ready.texts, ready.vectors, ready.vectors[0].shape[1]
+    unseen = _cross_fit(ready.kinds, width, by_group, generator, note)
     measured = {}
     for source, scores in zip(sources, unseen, strict=False):
         lengths = np.array([length(row.prompt) for row in source.rows])
@@ -92,10 +130,10 @@ def train(
     prototypes, familiar_at = _prototypes(vectors, generator)
     artefact = Artefact(
         embedder=embedder,
-        mean=mean,
-        scale=scale,
-        full=fit(kinds, width, generator),
-        plain=fit(_kinds(sources, seed[0], readable), 0, generator),
+        mean=ready.mean,
+        scale=ready.scale,
+        full=fit(ready.kinds, width, generator),
+        plain=fit(_kinds(sources, seed[0], ready.readable), 0, generator),
         prototypes=prototypes,
         familiar_at=familiar_at,
         deciles=np.zeros(CUTS, dtype=np.float32),

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 
+from core.config.addresses import REFERENCE, RedisAddress, password_of, redis_address
 from core.config.records import Config
 from core.config.support import unsupported
 from core.config.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
@@ -122,6 +123,19 @@ def resolve_secret(reference: str, environ: Mapping[str, str] = os.environ) -> s
     if not value:
         raise ConfigError([Problem("", f"the secret {reference} is not set")])
     return value
+
+
+def store_address(store: str, environ: Mapping[str, str] = os.environ) -> RedisAddress:
+    """The address behind a `store` key that is not `memory`, with its secrets. Raises ConfigError."""
+    whole = bool(re.fullmatch(REFERENCE, store))
+    url = resolve_secret(store, environ) if whole else store
+    try:
+        password = password_of(url)
+        if password is not None and not whole:
+            password = resolve_secret(password, environ)
+        return redis_address(url, password)
+    except ValueError as error:
+        raise ConfigError([Problem("", str(error))]) from None
 
 
 def schema() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The configuration document as frozen, strict records: one class per section, every key with description and unit."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -14,8 +13,8 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from core.config.addresses import SecretRef, ServerUrl, StoreUrl
 from core.config.units import (
     DURATION_PATTERN,
     SIZE_PATTERN,
@@ -41,33 +40,6 @@ Size = Annotated[
     BeforeValidator(parse_size),
     PlainSerializer(format_size, return_type=str, when_used="json-unless-none"),
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
-]
-
-_REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:.+"
-_URL_PATTERN = r"https?://[^/@\s?#]+(/[^\s?#]*)?"
-
-
-def _secret_reference(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(_REFERENCE, value):
-        return value
-    # Not a ValueError: its report would carry the value, which may be the secret itself.
-    raise PydanticCustomError("secret", "a secret is given by reference only: ${{NAME_OF_VARIABLE}} or file:/path")
-
-
-def _server_url(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    url = value.rstrip("/").removesuffix("/v1")
-    if not re.fullmatch(_URL_PATTERN, url):
-        raise ValueError("not a server address; legal is http(s)://host[:port][/prefix], without credentials or query")
-    return url
-
-
-SecretRef = Annotated[
-    str, BeforeValidator(_secret_reference), WithJsonSchema({"type": "string", "pattern": f"^({_REFERENCE})$"})
-]
-ServerUrl = Annotated[
-    str, BeforeValidator(_server_url), WithJsonSchema({"type": "string", "pattern": f"^{_URL_PATTERN}$"})
 ]
 
 
@@ -175,12 +147,13 @@ class Semantic(Record):
 class Cache(Record):
     """The response cache."""
 
-    store: str = "memory"
-    """memory, redis://…, rediss://… or redis+cluster://…"""
+    store: StoreUrl = "memory"
+    """Where answers are kept: memory, or a Redis or Valkey server that gateways share: redis://host:6379/0, rediss://…
+    (TLS), redis+cluster://… or rediss+cluster://…; the password as ${VARIABLE}, or the whole address by reference."""
     timeout: Duration = 0.050
     """Budget for one store operation."""
     max_bytes: Size = 512 * 1024**2
-    """Memory for both layers together."""
+    """Memory for both layers together, in this process or in the store."""
     scope: Literal["tenant", "global"] = "tenant"
     """global replaces the tenant in cache keys."""
     exact: Exact = Exact()

@@ -13,7 +13,6 @@ def unsupported(config: Config) -> list[Problem]:
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("auth.store", config.auth.store != "memory", "memory"),
-        ("cache.store", config.cache.store != "memory", "memory"),
         ("router.labels.rate", router.labels.rate > 0, "0.0"),
     ]
     for index, key in enumerate(config.auth.keys):

@@ -1,4 +1,4 @@
-"""`forebay router`: measure, train and calibrate the complexity classifier."""
+"""`forebay router`: measure, train and calibrate the complexity classifier, and label traffic for it."""
 
 import argparse
 import sys
@@ -11,11 +11,13 @@ import orjson
 
 from core.embedder import SentenceTransformerEncoder
 from core.errors import ConfigError, Problem
+from forebay.commands import router_label
 from router.artefact import write
-from router.calibrate import calibrate
+from router.calibrate import calibrate, calibrate_confidence
 from router.classifier import Classifier, Score
-from router.evaluate import Measured, document, measure
+from router.evaluate import Measured, document, measure, picture
 from router.features import length
+from router.labelling import confidences
 from router.labels import Labelled, prompt_of, read_labels, read_rows
 from router.seed import read_seed
 from router.train import Source, Trained, train
@@ -29,6 +31,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _add_evaluate(commands)
     _add_train(commands)
     _add_calibrate(commands)
+    _add_label(commands)
 
 
 def _command(
@@ -45,7 +48,8 @@ def _command(
         epilog=f"example: {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--vectors", type=Path, metavar="F.npz", help="keep embeddings in this file between runs")
+    if name != "label":
+        parser.add_argument("--vectors", type=Path, metavar="F.npz", help="keep embeddings in this file between runs")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
     return parser
@@ -66,6 +70,7 @@ def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     parser.add_argument("--data", type=Path, required=True, metavar="F", help="JSON lines: prompt, weak, strong")
     parser.add_argument("--classifier", type=Path, metavar="F", help="a trained file; the shipped one without it")
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="the curve as a picture")
     _add_models(parser)
 
 
@@ -81,6 +86,9 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--data", type=Path, required=True, action="append", metavar="F", help="labelled asks; may be given again"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="M", help="the classifier file to write")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="folder for report.json and one curve per data file as PNG"
+    )
     parser.add_argument(
         "--leave-out", metavar="FIELD", help="measure each group of rows by a classifier that never saw the group"
     )
@@ -99,6 +107,22 @@ def _add_calibrate(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--frontier-share", type=_share, required=True, metavar="S", help="wanted share, 0 to 1")
     parser.add_argument("--classifier", type=Path, metavar="F", help="a trained file; the shipped one without it")
 
+    parser.add_argument(
+        "--cascade", action="store_true", help="the cascade's confidence threshold instead, on a file that label wrote"
+    )
+    parser.add_argument("--whole", action="store_true", help="with --cascade: the confidence of whole answers")
+
+
+def _add_label(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "label",
+        router_label.run,
+        "ask both tiers and write what their answers are worth; a run that ended early goes on",
+        "forebay router label --weak http://small:8000 --strong http://frontier:8000 --prompts p.jsonl --out l.jsonl",
+    )
+    router_label.add_arguments(parser)
+
 
 def _share(text: str) -> float:
     value = float(text)
@@ -114,11 +138,16 @@ def _evaluate(args: argparse.Namespace) -> int:
     scores = _scores(classifier, texts, _vectors(texts, args.vectors, classifier.embedder))
     complexities = np.array([score.complexity for score in scores])
     found = measure(rows, complexities, np.array([length(text) for text in texts]))
+    if args.plot is not None:
+        args.plot.write_bytes(picture(args.data.name, found))
+    seen = sum(classifier.seen(text) for text in texts)
     if args.json:
         unfamiliar = sum(not score.familiar for score in scores) / len(scores)
-        _print_json({**document(found), "unfamiliar": round(unfamiliar, 4)})
+        _print_json({**document(found), "unfamiliar": round(unfamiliar, 4), "rows_trained_on": seen})
     else:
         print(_table({str(args.data): found}))
+    if seen:
+        _note(f"the classifier was trained on {seen} of these {len(rows)} rows: they say little about others")
     return 0
 
 
@@ -163,11 +192,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _report(trained: Trained, args: argparse.Namespace) -> None:
     written = None if trained.refusals else str(args.out)
-    if not args.json:
-        print(_table(trained.measured))
-        print(f"easy and hard seed asks on their side of 0.5: {trained.chat_accuracy:.1%}")
-        print(f"written to {written}" if written else "nothing written")
-        return
     result: dict[str, Any] = {
         "written": written,
         "refused": list(trained.refusals),
@@ -176,10 +200,57 @@ def _report(trained: Trained, args: argparse.Namespace) -> None:
     }
     if len(trained.measured) == 1:
         result |= next(iter(result["data"].values()))
+    if args.report is not None:
+        args.report.mkdir(parents=True, exist_ok=True)
+        (args.report / "report.json").write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+        for name, found in trained.measured.items():
+            (args.report / f"{name}.png").write_bytes(picture(name, found))
+    if not args.json:
+        print(_table(trained.measured))
+        print(f"easy and hard seed asks on their side of 0.5: {trained.chat_accuracy:.1%}")
+        print(f"written to {written}" if written else "nothing written")
+        return
     _print_json(result)
 
 
+def _calibrate_cascade(args: argparse.Namespace) -> int:
+    """The confidence below which the wanted share of answers lies, and how well confidence ranks those answers."""
+    rows = read_labels(args.data)
+    sure = np.array(confidences(args.data, whole=args.whole))
+    found = calibrate_confidence(sure, args.frontier_share)
+    measured = measure(rows, -sure, np.array([length(row.prompt) for row in rows]))
+    at = measured.curve.at(np.array([found.achieved]))[0]
+    result = {
+        "threshold": round(found.threshold, 5),
+        "wanted_share": found.wanted,
+        "frontier_share": round(found.achieved, 4),
+        "quality": round(float(at), 4),
+        "random_quality": round(float(measured.curve.quality[0] + found.achieved * measured.curve.gap), 4),
+        "tokens": None if args.whole else _first_tokens(args.data),
+        **document(measured),
+    }
+    if args.json:
+        _print_json(result)
+        return 0
+    tokens = "null" if args.whole else result["tokens"]
+    print(f"router.cascade: {{enabled: true, threshold: {result['threshold']}, tokens: {tokens}}}")
+    print(f"escalates {found.achieved:.1%} of the {len(rows)} answers ({found.wanted:.1%} wanted)")
+    print(f"quality {result['quality']}, of a random router of the same cost {result['random_quality']}")
+    print(_table({args.data.name: measured}))
+    return 0
+
+
+def _first_tokens(path: Path) -> int:
+    values = [row["confidence"] for _, row in read_rows(path)]
+    tokens = {value["first_tokens"] for value in values if isinstance(value, dict) and "first_tokens" in value}
+    if len(tokens) != 1:
+        raise ConfigError([Problem("data", f"{path} mixes confidences over different numbers of first tokens")])
+    return int(str(tokens.pop()))
+
+
 def _calibrate(args: argparse.Namespace) -> int:
+    if args.cascade:
+        return _calibrate_cascade(args)
     classifier = Classifier.load(args.classifier)
     texts = [prompt_of(row, f"{args.data}:{number}") for number, row in read_rows(args.data)]
     if not texts:

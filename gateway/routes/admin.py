@@ -1,5 +1,6 @@
 """`/admin`: what is inside, and the cache's eraser. The pipeline lets only administrators in."""
 
+import contextlib
 from dataclasses import asdict
 
 from pydantic import JsonValue
@@ -7,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from core.errors import NotFound
+from core.errors import DependencyFault, NotFound
 from gateway.services import Services
 
 
@@ -15,19 +16,19 @@ def routes(services: Services) -> list[Route]:
     """The routes under /admin."""
 
     async def stats(_: Request) -> Response:
-        return JSONResponse(asdict(services.cache.stats()))
+        return JSONResponse(await cache_state(services))
 
     async def delete(request: Request) -> Response:
         entry = request.path_params["entry"]
-        if not services.cache.delete(entry):
+        if not await services.cache.delete(entry):
             raise NotFound(f"no cache entry {entry[:100]!r}", code="entry_not_found")
         return JSONResponse({"deleted": entry})
 
     async def purge(request: Request) -> Response:
-        return JSONResponse({"purged": services.cache.purge(request.query_params.get("tenant"))})
+        return JSONResponse({"purged": await services.cache.purge(request.query_params.get("tenant"))})
 
     async def state(_: Request) -> Response:
-        return JSONResponse(describe(services))
+        return JSONResponse(await describe(services))
 
     return [
         Route("/admin/cache/stats", stats),
@@ -37,7 +38,7 @@ def routes(services: Services) -> list[Route]:
     ]
 
 
-def describe(services: Services) -> dict[str, JsonValue]:
+async def describe(services: Services) -> dict[str, JsonValue]:
     """Tiers, queues, cache, embedder and the configuration without anything that proves who somebody is."""
     tiers: dict[str, JsonValue] = {
         name: {
@@ -64,11 +65,22 @@ def describe(services: Services) -> dict[str, JsonValue]:
         "draining": services.draining,
         "running": services.load.running,
         "tiers": tiers,
-        "cache": asdict(services.cache.stats()),
+        "cache": await cache_state(services),
         "conversations": len(services.conversations),
         "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
         "config": public(services),
     }
+
+
+async def cache_state(services: Services) -> dict[str, JsonValue]:
+    """Sizes of the cache, where they can be had, and how its store is."""
+    kind = services.config.cache.store.partition(":")[0]
+    breaker = services.breakers.get("cache_store")
+    store: JsonValue = {"kind": kind, "breaker": None if breaker is None else breaker.state}
+    sizes: dict[str, JsonValue] = {}
+    with contextlib.suppress(DependencyFault):
+        sizes = asdict(await services.cache.stats())
+    return {**sizes, "store": store, "fault": services.cache.fault}
 
 
 def public(services: Services) -> JsonValue:

@@ -29,7 +29,7 @@ def metrics_route(services: Services) -> Route:
     """`GET /metrics`."""
 
     async def scrape(_: Request) -> Response:
-        services.read_cache_sizes()
+        await services.read_cache_sizes()
         # Milliseconds with many label values: streams must not stand still meanwhile.
         text = await asyncio.to_thread(services.metrics.render)
         return Response(text, media_type=CONTENT_TYPE)
@@ -55,6 +55,10 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append("embedder: loading, so no semantic layer yet")
     elif embedder.state == "failed":
         degraded.append(f"embedder: {embedder.fault}")
+    if embedder.breaker.state != "closed":
+        degraded.append(f"embedder: {embedder.breaker.reason}")
+    if services.cache.fault is not None:
+        degraded.append(f"cache: {services.cache.fault}")
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())

@@ -134,7 +134,7 @@ async def test_no_similarity_crosses_a_partition(cache: ResponseCache, other: Qu
 
 async def test_controls_switch_reading_and_writing(cache: ResponseCache) -> None:
     assert await keep(cache, controls=OFF) == "off"
-    assert cache.stats().exact == 0
+    assert (await cache.stats()).exact == 0
     await keep(cache)
     refresh = replace(ON, read=False)
     assert await cache.exact(STORED, refresh) is None
@@ -144,7 +144,7 @@ async def test_controls_switch_reading_and_writing(cache: ResponseCache) -> None
     hit = await cache.exact(STORED, ON)
     assert hit is not None
     assert b"Another answer." in hit.body
-    assert cache.stats().exact == 1, "a refresh replaces"
+    assert (await cache.stats()).exact == 1, "a refresh replaces"
 
 
 async def test_exact_only_neither_reads_nor_writes_the_semantic_layer(cache: ResponseCache) -> None:
@@ -173,14 +173,14 @@ async def test_tool_requests_are_stored_exactly_and_never_by_meaning(cache: Resp
     assert await cache.exact(agent, ON) is not None
     lookup = await cache.semantic(agent, embedding(HERE), ON)
     assert (lookup.result, lookup.reason) == ("bypass", "tools")
-    assert cache.stats().semantic == 0
+    assert (await cache.stats()).semantic == 0
 
 
 async def test_a_late_embedding_is_a_timeout_and_the_answer_is_stored_exactly(cache: ResponseCache) -> None:
     assert (await cache.semantic(ASKED, None, ON)).result == "timeout"
     assert await cache.store(STORED, completion(), None, tier="small", controls=ON) is None
     assert await cache.exact(STORED, ON) is not None
-    assert cache.stats().semantic == 0
+    assert (await cache.stats()).semantic == 0
 
 
 @pytest.mark.parametrize("answer", [{"error": {}}, {"choices": []}, {"choices": [{"finish_reason": "length"}]}])
@@ -200,7 +200,7 @@ async def test_each_layer_has_its_own_lifetime(clock: HandClock) -> None:
         assert (await cache.semantic(ASKED, embedding(HERE), ON)).result == "hit"
         clock.now += 90
         assert (await cache.semantic(ASKED, embedding(HERE), ON)).result == "miss"
-        found = cache.stats()
+        found = await cache.stats()
         assert (found.exact, found.semantic, found.bytes, found.partitions, found.expired) == (0, 0, 0, 0, 1)
 
 
@@ -220,8 +220,8 @@ async def test_a_long_max_age_does_not_outlive_the_ttl(cache: ResponseCache, clo
 
 async def test_a_deleted_entry_is_served_by_neither_layer(cache: ResponseCache) -> None:
     await keep(cache)
-    assert cache.delete(STORED.id)
-    assert not cache.delete(STORED.id)
+    assert await cache.delete(STORED.id)
+    assert not await cache.delete(STORED.id)
     assert await cache.exact(STORED, ON) is None
     assert (await cache.semantic(ASKED, embedding(HERE), ON)).nearest_id is None
 
@@ -230,10 +230,10 @@ async def test_purging_takes_one_tenant_or_all(cache: ResponseCache) -> None:
     for tenant in ("acme", "acme2", "globex"):
         for text in ("a", "b"):
             await keep(cache, ask(text, tenant=tenant), direction(text))
-    assert cache.purge("acme") == 2
-    assert cache.stats().exact == 4
-    assert cache.purge() == 4
-    assert (cache.stats().bytes, cache.stats().partitions) == (0, 0)
+    assert await cache.purge("acme") == 2
+    assert (await cache.stats()).exact == 4
+    assert await cache.purge() == 4
+    assert ((await cache.stats()).bytes, (await cache.stats()).partitions) == (0, 0)
 
 
 async def test_the_least_recently_used_vectors_leave_first(clock: HandClock) -> None:
@@ -246,7 +246,7 @@ async def test_the_least_recently_used_vectors_leave_first(clock: HandClock) -> 
         await cache.exact(ask("c"), ON, touch=False)
         await keep(cache, ask("d"), direction("d"))
         assert [await cache.exact(ask(text), ON) is not None for text in "abcd"] == [True, True, False, True]
-        assert cache.stats().evicted == 1
+        assert (await cache.stats()).evicted == 1
 
 
 async def test_bytes_are_bounded_over_both_layers(clock: HandClock) -> None:
@@ -255,8 +255,8 @@ async def test_bytes_are_bounded_over_both_layers(clock: HandClock) -> None:
         for number in range(300):
             vector = embedding(direction(str(number))) if number % 2 else None
             await cache.store(ask(str(number)), completion("x" * number), vector, tier="small", controls=ON)
-            assert cache.stats().bytes <= 60_000
-        assert 0 < cache.stats().exact < 60
+            assert (await cache.stats()).bytes <= 60_000
+        assert 0 < (await cache.stats()).exact < 60
         assert await cache.exact(ask("299"), ON) is not None
         assert await cache.exact(ask("0"), ON) is None
 
@@ -268,7 +268,7 @@ async def test_an_answer_larger_than_the_cache_is_not_stored_and_ends_the_old_on
         assert await keep(cache, content="x" * 30_000) == "too_large"
         assert await cache.exact(STORED, ON) is None
         assert (await cache.semantic(ASKED, embedding(HERE), ON)).nearest_id is None
-        assert cache.stats().bytes == 0
+        assert (await cache.stats()).bytes == 0
 
 
 async def test_switched_off_layers_do_nothing(clock: HandClock) -> None:
@@ -291,11 +291,11 @@ async def test_looking_without_touching_changes_nothing(clock: HandClock) -> Non
     async with ResponseCache(settings({"max_entries": 2}), clock=clock, verifier=Agreeing()) as cache:
         for text in "ab":
             await keep(cache, ask(text), direction(text))
-        before = cache.stats()
+        before = await cache.stats()
         await cache.exact(ask("a"), ON, touch=False)
         found = await cache.semantic(ask("a?"), embedding(direction("a")), ON, touch=False)
         assert found.result == "hit"
-        assert cache.stats() == before
+        assert await cache.stats() == before
         await keep(cache, ask("c"), direction("c"))
         assert await cache.exact(ask("a"), ON) is None, "a was still the least recently used"
 
@@ -343,7 +343,7 @@ async def test_what_is_served_is_what_was_stored_last(steps: list[tuple[str, int
                 await keep(cache, question, vector, content=f"answer {count}")
                 model[number] = (f"answer {count}", clock.now)
             elif step == "d":
-                cache.delete(question.id)
+                await cache.delete(question.id)
                 model.pop(number, None)
             elif step == "t":
                 clock.now += number
@@ -355,7 +355,7 @@ async def test_what_is_served_is_what_was_stored_last(steps: list[tuple[str, int
                     assert alive
                     assert expected is not None
                     assert expected[0].encode() in hit.body
-            assert cache.stats().semantic <= 5
+            assert (await cache.stats()).semantic <= 5
 
 
 async def test_vectors_are_not_shared_with_the_caller(cache: ResponseCache) -> None:

@@ -102,7 +102,6 @@ def test_all_faults_are_reported_at_once() -> None:
     [
         ({**with_tier(), "gateway": {"workers": 2}}, "gateway.workers", "1"),
         ({**with_tier(), "auth": {"store": "redis://h"}}, "auth.store", "memory"),
-        ({**with_tier(), "cache": {"store": "redis://h"}}, "cache.store", "memory"),
         ({**with_tier(), "router": {"labels": {"rate": 0.1}}}, "router.labels.rate", "0.0"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
@@ -140,6 +139,12 @@ def test_a_judge_that_nobody_would_ask_is_refused(semantic: Mapping[str, Any], s
         {**with_tier(), "auth": SECRET},
         {**with_tier(), "auth": {"store": f"redis://:{SECRET}@host"}},
         {**with_tier(), "cache": {"store": [f"redis://:{SECRET}@host"]}},
+        {**with_tier(), "cache": {"store": f"redis://:{SECRET}@host"}},
+        {**with_tier(), "cache": {"store": f"rediss+cluster://user:{SECRET}@host:1/0"}},
+        {**with_tier(), "cache": {"store": f"redis://host/{SECRET}"}},
+        {**with_tier(), "cache": {"store": f"redis://host:{SECRET}"}},
+        {**with_tier(), "cache": {"store": f"redis://host?password={SECRET}"}},
+        {**with_tier(), "cache": {"store": f"{SECRET}://host"}},
     ],
 )
 def test_a_literal_secret_is_refused_and_never_printed(document: Mapping[str, Any]) -> None:

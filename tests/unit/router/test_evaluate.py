@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.calibrate import calibrate
-from router.evaluate import auc, curve, document, measure
+from router.evaluate import auc, curve, document, measure, picture
 from router.labels import Labelled
 
 # Four asks. The strong model is better on the first two and equal on the others: weak mean 0.5, strong mean 1.
@@ -102,7 +102,10 @@ def test_the_result_document_has_the_fixed_keys() -> None:
     fixed = {"rows", "auc", "apgr", "apgr_ci", "apgr_random", "apgr_length", "cpt50", "cpt80", "curve"}
     assert fixed <= result.keys()
     first, last = result["curve"][0], result["curve"][-1]
-    assert first.keys() == {"frontier_share", "quality", "random_quality"}
+    assert first.keys() == {"frontier_share", "quality", "random_quality", "over_random_ci"}
+    middle = result["curve"][25]
+    low, high = middle["over_random_ci"]
+    assert low - 1e-3 <= middle["quality"] - middle["random_quality"] <= high + 1e-3
     assert (first["frontier_share"], last["frontier_share"]) == (0, 1)
     assert first["quality"] == first["random_quality"]
     assert last["quality"] == last["random_quality"]
@@ -121,3 +124,9 @@ def test_a_third_of_distinct_complexities() -> None:
     found = calibrate(np.linspace(0.05, 0.95, 30), 0.3)
     assert found.achieved == pytest.approx(0.3)
     assert 0 < found.threshold < 1
+
+
+def test_the_curve_is_drawn_beside_random() -> None:
+    labelled = rows(50, np.random.default_rng(2))
+    png = picture("labels", measure(labelled, np.arange(50.0), np.arange(50.0), resamples=50))
+    assert png.startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.errors import ConfigError
-from router.labels import read_labels
+from router.labels import read_labels, read_scores
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -81,3 +81,13 @@ def test_a_missing_an_empty_and_a_broken_file_are_refused(tmp_path: Path) -> Non
         read_labels(broken)
     with pytest.raises(ConfigError, match="no field 'team'"):
         read_labels(write(tmp_path / "a.jsonl", {"prompt": "x", "weak": 0, "strong": 1}), group_field="team")
+
+
+def test_scores_of_many_models_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text('{"prompt": "x", "scores": {"a": 1, "b": 0.5}, "task": "t"}\n', encoding="utf-8")
+    [row] = read_scores(path)
+    assert (row.prompt, dict(row.scores), row.group) == ("x", {"a": 1.0, "b": 0.5}, "t")
+    path.write_text('{"prompt": "x", "weak": 1, "strong": 0}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="no scores per model"):
+        read_scores(path)

@@ -9,10 +9,11 @@ import pytest
 
 from core.embedder import Embedding
 from router.classifier import Classifier
+from router.evaluate import measure
 from router.fit import Kind, fit
 from router.labels import Labelled
 from router.seed import balanced_weights, read_seed
-from router.train import Source, Trained, train
+from router.train import Source, Trained, out_of_fold, train
 from router.vectors import embed
 
 DIM = 16
@@ -154,6 +155,26 @@ def test_seed_asks_are_many_and_their_weights_level_length() -> None:
     apart = lengths[hard].mean() - lengths[~hard].mean()
     weighted = np.average(lengths[hard], weights=weights[hard]) - np.average(lengths[~hard], weights=weights[~hard])
     assert abs(weighted) < abs(apart) / 2
+
+
+def test_out_of_fold_scores_are_those_that_training_measures(learned: Trained) -> None:
+    rows, encoder, asks = labelled(300, signal=True), WordHashEncoder(), read_seed()[::16]
+    vectors, seed = (
+        [*embed(texts, encoder, None, quiet)] for texts in ([r.prompt for r in rows], [a.prompt for a in asks])
+    )
+    source = Source("made-up", rows, np.array(vectors))
+    scores = out_of_fold([source], (asks, np.array(seed)), by_group=False, note=quiet)["made-up"]
+    found = measure(rows, scores, np.array([len(row.prompt) for row in rows], dtype=float))
+    assert found.apgr == learned.measured["made-up"].apgr
+
+
+def test_the_artefact_knows_the_rows_and_deciles_of_its_training(learned: Trained) -> None:
+    assert learned.artefact is not None
+    classifier = Classifier(learned.artefact)
+    assert all(classifier.seen(row.prompt.upper()) for row in labelled(300, signal=True))
+    assert not classifier.seen("Something else altogether")
+    assert (np.diff(classifier.deciles) >= 0).all()
+    assert 0 <= classifier.deciles[0] < classifier.deciles[-1] <= 1
 
 
 def test_kept_vectors_are_not_computed_again(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""The questions that the semantic layer can find: what was asked, where, and how near it is.
+
+A catalogue holds wordings, never answers. It follows a store, which says what comes and goes, and is at most a moment
+behind it; whether an entry is still there is the store's to say when its answer is fetched.
+"""
+
+from dataclasses import dataclass
+
+from cache.index import SimilarityIndex
+from cache.stores.base import Wording
+from core.embedder import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A question of the catalogue. `stored_at`: monotonic seconds. `version` grows when its answer is replaced."""
+
+    id: str
+    partition: str
+    text: str
+    stored_at: float
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A known question, its vector, and its cosine similarity to the one that is asked, -1 to 1."""
+
+    known: Known
+    vector: Vector
+    similarity: float
+
+
+class Catalogue:
+    """Known questions by id, at most `limit`, the oldest leave first. Its methods belong to the event loop.
+
+    `namespace` is that of the embedder in use, None until it is known; a store that outlives this process keeps
+    wordings of other embedders, and those are not wanted here.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.namespace: str | None = None
+        self._limit = limit
+        self._known: dict[str, Known] = {}
+        self._index = SimilarityIndex()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions hold a question."""
+        return self._index.partitions
+
+    async def aclose(self) -> None:
+        """Ends the search threads."""
+        await self._index.aclose()
+
+    def version(self, key: str) -> int | None:
+        """The version of a known question; None where it is not known."""
+        known = self._known.get(key)
+        return None if known is None else known.version
+
+    def ids(self) -> list[str]:
+        """The ids of all known questions, oldest first."""
+        return list(self._known)
+
+    def add(self, key: str, partition: str, wording: Wording, stored_at: float, version: int = 0) -> None:
+        """Adds or replaces a question. The vector is copied."""
+        self.remove(key)
+        self._known[key] = Known(key, partition, wording.text, stored_at, version)
+        self._index.add(partition, key, wording.vector)
+        while len(self._known) > self._limit:
+            self.remove(next(iter(self._known)))
+
+    def renew(self, key: str, stored_at: float, version: int) -> None:
+        """The answer to a known question has been replaced."""
+        known = self._known.pop(key)
+        self._known[key] = Known(key, known.partition, known.text, stored_at, version)
+
+    def remove(self, key: str) -> None:
+        """Removes a question where it is known; it is found no more, also by a search that is under way."""
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._index.remove(known.partition, key)
+
+    def expire(self, before: float) -> None:
+        """Removes the questions that were stored at or before `before`, as far as they are the oldest."""
+        while self._known:
+            known = next(iter(self._known.values()))
+            if known.stored_at > before:
+                return
+            self.remove(known.id)
+
+    async def nearest(self, partition: str, vector: Vector, count: int) -> list[Near]:
+        """The `count` nearest questions of the partition, nearest first. Cancelling it abandons the search."""
+        found = await self._index.nearest(partition, vector, count)
+        return [Near(self._known[near.id], near.vector, near.similarity) for near in found if near.id in self._known]

@@ -1,0 +1,1 @@
+"""Where the response cache keeps its answers: one module per store."""
