@@ -22,6 +22,7 @@ from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.judge import Judge
 from gateway.learning import Learning
 from gateway.metrics import Metrics
 from gateway.probes import Probes
@@ -87,6 +88,7 @@ class Services:
     learning: Learning
     flights: Flights
     shadow: Shadow
+    judge: Judge
     names: Names
     breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
@@ -159,6 +161,7 @@ async def opened(
             learning=learning,
             flights=Flights(clock),
             shadow=shadow,
+            judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
             breakers=breakers,
         )

@@ -9,11 +9,9 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    semantic = config.cache.semantic
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("auth.store", config.auth.store != "memory", "memory"),
-        ("cache.semantic.judge", semantic.judge is not None, "null"),
     ]
     for index, key in enumerate(config.auth.keys):
         at = f"auth.keys[{index}]"
@@ -28,8 +26,21 @@ def unsupported(config: Config) -> list[Problem]:
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
         ]
-    return [
+    return [*_idle(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks
         if asked
     ]
+
+
+def _idle(config: Config) -> list[Problem]:
+    """Settings that have no effect because of others."""
+    semantic = config.cache.semantic
+    judge = semantic.judge
+    if judge is None:
+        return []
+    if judge not in dict(config.tiers.items()):
+        return [Problem("cache.semantic.judge", f"the tier {judge} is not configured")]
+    if not semantic.guard:
+        return [Problem("cache.semantic.judge", "is asked where the guard is unsure, and cache.semantic.guard is off")]
+    return []
