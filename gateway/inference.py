@@ -105,6 +105,7 @@ class Inference:
             await self._stored.replay(found.hit, asked.request, exchange, account)
             self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
+        await self._chooser.recall(asked)
         work = self._decide(asked, plan, embedding, embedder, account)
         if flight is not None:
             flight.tier = work.gate.name
