@@ -112,6 +112,7 @@ class Inference:
             await self._stored.replay(found.hit, asked.request, exchange, account)
             self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
+        await self._chooser.recall(asked)
         vector = self._chooser.readable(embedding, embedder)
         decision = self._decide(asked, plan, vector, account)
         if flight is not None:
