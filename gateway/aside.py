@@ -8,7 +8,7 @@ import orjson
 from pydantic import JsonValue
 
 from core.errors import UpstreamError
-from gateway.admission import Ticket
+from gateway.ticket import Ticket
 from gateway.tier import TierGate
 from gateway.upstream.base import Call, Reply
 

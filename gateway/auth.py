@@ -8,9 +8,10 @@ from typing import Literal
 
 from core.config import resolve_secret
 from core.config.records import Key
-from core.errors import ConfigError, Forbidden, Problem, Unauthorized
+from core.errors import BadRequest, ConfigError, Forbidden, Problem, Unauthorized
 
 Priority = Literal["high", "normal", "low"]
+PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 DEFAULT_TENANT = "default"
 
 
@@ -23,6 +24,16 @@ class Identity:
     admin: bool
     cache: bool
     priority: Priority
+    weight: float = 1.0
+
+    def urgency(self, asked: str | None) -> Priority:
+        """The priority of a request that asks for one: the key's is default and maximum. Raises BadRequest."""
+        if asked is None:
+            return self.priority
+        given = next((known for known in PRIORITIES if known == asked), None)
+        if given is None:
+            raise BadRequest(f"x-forebay-priority must be one of {', '.join(PRIORITIES)}", param="x-forebay-priority")
+        return max(given, self.priority, key=PRIORITIES.index)
 
 
 # Without keys everyone is the same tenant, and nobody is an administrator.
@@ -44,7 +55,7 @@ class Keyring:
                 continue
             if digest in self._identities:
                 problems.append(Problem(at, f"the same key as {self._identities[digest].name!r}"))
-            self._identities[digest] = Identity(key.name, key.tenant, key.admin, key.cache, key.priority)
+            self._identities[digest] = Identity(key.name, key.tenant, key.admin, key.cache, key.priority, key.weight)
         if problems:
             raise ConfigError(problems)
 

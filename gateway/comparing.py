@@ -21,10 +21,10 @@ from core.clock import Clock
 from core.config.records import Labels
 from core.errors import RequestError
 from core.request import InferenceRequest
-from gateway.admission import Ticket
 from gateway.ear import parsed
 from gateway.metering import usage_of
 from gateway.metrics import Metrics
+from gateway.ticket import Ticket
 from gateway.tier import TierGate
 from gateway.upstream.base import Call, Reply
 from gateway.witness import said

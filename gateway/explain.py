@@ -17,7 +17,7 @@ from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE, Identity
 from gateway.cascade import may_escalate
 from gateway.choice import Chooser
-from gateway.embedding import EncoderFactory, sentence_transformer
+from gateway.embedding import EncoderFactory, configured_encoder
 from gateway.envelope import JSON
 from gateway.exchange import Exchange
 from gateway.headers import answer_headers
@@ -67,7 +67,8 @@ class Explain:
         return {
             "cache": {
                 "exact": "hit" if exact is not None else "miss" if reads else "bypass",
-                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None),
+                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None)
+                | {"judge": self._judge(found, asked)},
             },
             "router": {
                 "tier": decision.tier,
@@ -77,7 +78,15 @@ class Explain:
                 **self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
+            "embedder_backend": self._services.embedder.backend,
         }
+
+    def _judge(self, found: SemanticLookup | None, asked: Asked) -> str | None:
+        """What the judge has said about this pair, or that it would be asked; None where the guard is sure."""
+        if found is None or found.doubt is None or asked.question is None:
+            return None
+        opinion = self._services.judge.remembered(asked.question, found.doubt)
+        return "would be asked" if opinion is None else "yes" if opinion else "no"
 
     def _cascade(self, asked: Asked, decision: Decision) -> Document:
         """What the small tier's answer would have to reach, where the decision is not final."""
@@ -117,7 +126,7 @@ def _layer(verdict: str, reason: str | None, threshold: float) -> Document:
 
 
 def decide_offline(
-    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = sentence_transformer
+    config: Config, body: dict[str, JsonValue], make_encoder: EncoderFactory = configured_encoder
 ) -> Document:
     """The document of a chat request to a gateway that has just started: empty caches, no conversations.
 

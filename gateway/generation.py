@@ -11,11 +11,10 @@ from cache.answer import Answer, Hit, StreamAssembler, lasting, replayable
 from cache.controls import Controls
 from cache.question import Question
 from core.embedder import Embedding
-from core.errors import Refused, RequestError, UpstreamTimeout
+from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
-from gateway.admission import Ticket
-from gateway.deadline import deadline_of
+from gateway.door import admitted
 from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
@@ -106,25 +105,10 @@ class Generation:
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        metrics, gate = self._services.metrics, work.gate
-        gate.replicas.check()
-        identity = account.identity
-        ticket = Ticket(
-            tenant=account.tenant,
-            priority="normal" if identity is None else identity.priority,
-            deadline=deadline_of(exchange),
-        )
-        try:
-            async with gate.admission.enter(ticket):
-                account.queue_s = ticket.waited
-                metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
-                if work.flight is not None:
-                    work.flight.dispatched(gate.name)
-                await self._call(work, exchange, account, block)
-        except Refused as error:
-            account.queue_s = ticket.waited
-            metrics.shed(gate.name, error.reason or "refused").inc()
-            raise
+        async with admitted(work.gate, exchange, account, self._services.metrics):
+            if work.flight is not None:
+                work.flight.dispatched(work.gate.name)
+            await self._call(work, exchange, account, block)
 
     async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         patience = Patience(block, work.gate.settings.timeout, self._services.clock)

@@ -16,6 +16,7 @@ from gateway.comparing import Sample
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Key
 from gateway.follow import Following, key_of
+from gateway.forecast import need_of
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
@@ -30,7 +31,7 @@ class Inference:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
+        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock, services.judge)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._cascade = Cascade(services, Generation(services, self._stored))
         self._exact = services.config.cache.exact.enabled
@@ -46,6 +47,7 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
+        account.need = need_of(len(raw), asked.request.body)
         services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
@@ -97,7 +99,7 @@ class Inference:
     ) -> None:
         """Answer from the semantic layer, else by a tier."""
         plan = self._chooser.plan(asked)
-        embedding, spent = await self._embed(plan, embedder)
+        embedding, spent = await self._embed(asked, plan, embedder)
         found: SemanticLookup | None = None
         if embedder is not None and plan.semantic and asked.question is not None:
             found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
@@ -117,12 +119,16 @@ class Inference:
         work = self._work(asked, decision, embedding if plan.semantic else None, flight)
         await self._generate(work, asked, decision, exchange, account, block)
 
-    async def _embed(self, plan: Plan, embedder: BatchingEmbedder | None) -> tuple[Embedding | None, float]:
+    async def _embed(
+        self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None
+    ) -> tuple[Embedding | None, float]:
         """The vector of the plan's text within the deadline, and the seconds that took."""
         if embedder is None or plan.text is None:
             return None, 0.0
         started = self._services.clock.monotonic()
-        embedding = await embedder.embed(plan.text, self._services.config.cache.semantic.deadline)
+        deadline = self._services.config.cache.semantic.deadline
+        owner = asked.tenant if asked.question is None else asked.question.tenant
+        embedding = await embedder.embed(plan.text, deadline, owner)
         return embedding, self._services.clock.monotonic() - started
 
     def _decide(self, asked: Asked, plan: Plan, vector: Vector | None, account: Account) -> Decision:

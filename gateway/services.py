@@ -19,9 +19,10 @@ from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
-from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.judge import Judge
 from gateway.learning import Learning
 from gateway.metrics import Metrics
 from gateway.probes import Probes
@@ -87,6 +88,7 @@ class Services:
     learning: Learning
     flights: Flights
     shadow: Shadow
+    judge: Judge
     names: Names
     breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
@@ -113,7 +115,7 @@ async def opened(
     *,
     clock: Clock | None = None,
     write: Write | None = None,
-    make_encoder: EncoderFactory = sentence_transformer,
+    make_encoder: EncoderFactory = configured_encoder,
     resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
@@ -159,6 +161,7 @@ async def opened(
             learning=learning,
             flights=Flights(clock),
             shadow=shadow,
+            judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
             breakers=breakers,
         )
@@ -220,7 +223,13 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
     replicas.listeners.append(partial(_watch_breaker, metrics, name))
-    return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
+    admission = Admission(name, tier.queue, clock, lambda: replicas.usable, patient=scales_from_zero(tier))
+    return TierGate(name, tier, admission, replicas, authorization)
+
+
+def scales_from_zero(tier: Tier) -> bool:
+    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
+    return tier.replicas.min == 0 and tier.fallback is None
 
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:

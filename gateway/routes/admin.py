@@ -68,7 +68,11 @@ async def describe(services: Services) -> dict[str, JsonValue]:
         "cache": await cache_state(services),
         "conversations": len(services.conversations),
         "router": {"drift": services.learning.drift.psi(), "warning": services.learning.drift.warning()},
-        "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
+        "embedder": {
+            "state": services.embedder.state,
+            "fault": services.embedder.fault,
+            "backend": services.embedder.backend,
+        },
         "config": public(services),
     }
 

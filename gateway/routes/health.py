@@ -70,6 +70,7 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         "draining": services.draining,
         "tiers": tiers,
         "embedder": embedder.state,
+        "embedder_backend": embedder.backend,
         "degraded": degraded,
     }
     return ready, body

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.engine import Script, ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
-from core.embedder import Encoder, SentenceTransformerEncoder
+from core.embedder import Encoder
 from core.errors import BadRequest
 from gateway.explain import decide_offline
 from gateway.targets import Targets
@@ -376,7 +376,7 @@ HARD = [
 
 
 @pytest.mark.embedder
-def test_r25_hard_prompts_are_hard_in_any_language(minilm: SentenceTransformerEncoder) -> None:
+def test_r25_hard_prompts_are_hard_in_any_language(minilm: Encoder) -> None:
     """R25: with the shipped classifier and the real embedder."""
 
     def make(_: Embedder) -> Encoder:
