@@ -48,7 +48,7 @@ class Inference:
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
         account.need = need_of(len(raw), asked.request.body)
-        services.learning.decisions.remember(account, asked.request.user_text)
+        services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
             self._chooser.remember(asked, hit.tier)
