@@ -15,13 +15,13 @@ class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
     `tier` and `cache` are the values of the response headers. `confidence`: mean log-probability of the small tier's
-    first tokens, where the cascade listened. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
-    answer was given up; `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left
-    and 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work.
-    `need`: what it says about its tokens, known once its body has been read. `taken`: what it holds of its key's limits
-    while it runs.
-    `event_stream`: what was sent so far is a stream of OpenAI's events. `left_at`: when the client left, where its call
-    went on for others.
+    first tokens, where the cascade listened. `truncated`: of a long ask only head and tail were looked at.
+    `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose answer was given up; `client_s`: for the
+    client to take its stream. `status`: as sent, but 499 where the client left, 502 or 504 where a stream broke after
+    its 200. `shed`: refused by us before any work. `need`: what it says about its tokens, once its body has
+    been read; `taken`: what it holds of its key's limits.
+    `event_stream`: what was sent so far is a stream of OpenAI's events.
+    `left_at`: when the client left, where its call went on for others.
     """
 
     request_id: str
@@ -43,6 +43,7 @@ class Account:
     similarity: float | None = None
     guard: str | None = None
     complexity: float | None = None
+    truncated: bool = False
     route_reason: str | None = None
     confidence: float | None = None
     queue_s: float = 0.0

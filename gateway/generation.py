@@ -15,7 +15,7 @@ from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.door import admitted
-from gateway.ear import Ear
+from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
 from gateway.fallback import REASON as FALLBACK
@@ -44,8 +44,8 @@ TAIL = 0.5
 class Work:
     """What is to be generated, where, and how it may be kept.
 
-    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
-    `flight`: who else waits for the answer, None where nobody can.
+    `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up. `flight`: who
+    else waits for the answer, None where nobody can.
     """
 
     request: InferenceRequest
@@ -55,7 +55,7 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
-    ear: Ear | None = None
+    listener: Listener | None = None
     flight: Flight | None = None
 
 
@@ -99,7 +99,9 @@ class Generation:
             self._services.metrics.decisions(other.name, FALLBACK).inc()
             # Kept would be the answer of another model than the one that was asked.
             controls = replace(work.controls, write=False)
-            moved = replace(work, gate=other, model=other.settings.model, chosen=False, controls=controls)
+            moved = replace(
+                work, gate=other, model=other.settings.model, chosen=False, controls=controls, listener=None
+            )
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
@@ -140,13 +142,13 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
+            body=upstream_body(request if work.listener is None else work.listener.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
-            if work.ear is not None:
-                reply = await work.ear.hear(reply, patience)
+            if work.listener is not None:
+                reply = await work.listener.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)

@@ -83,6 +83,14 @@ TABLE = (
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
+    Spec("forebay_router_drift", "gauge", "Live scores against the training sample: population stability index"),
+    Spec(
+        "forebay_router_misrouted_total",
+        "counter",
+        "Requests on the wrong tier, estimated from samples",
+        ("direction",),
+    ),
+    Spec("forebay_feedback_total", "counter", "Feedback on answers", ("tier", "verdict")),
     Spec(
         "forebay_cascade_held_seconds",
         "histogram",
@@ -237,6 +245,9 @@ class Metrics:
         self.embed_batch = histogram("embed_batch_size")
         self.decisions = counter("router_decisions_total")
         self.complexity = histogram("router_complexity")
+        self.drift = gauge("router_drift")
+        self.misrouted = counter("router_misrouted_total")
+        self.feedback = counter("feedback_total")
         self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
         self.queue_depth = gauge("queue_depth")

@@ -19,9 +19,10 @@ from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
 from gateway.admission import Admission
 from gateway.auth import Keyring
-from gateway.embedding import EmbedderSlot, EncoderFactory, sentence_transformer
+from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.learning import Learning
 from gateway.limits.base import Ledger
 from gateway.limits.limiter import Limiter
 from gateway.limits.memory import MemoryLedger
@@ -86,6 +87,7 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    learning: Learning
     flights: Flights
     shadow: Shadow
     names: Names
@@ -115,7 +117,7 @@ async def opened(
     *,
     clock: Clock | None = None,
     write: Write | None = None,
-    make_encoder: EncoderFactory = sentence_transformer,
+    make_encoder: EncoderFactory = configured_encoder,
     resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
@@ -151,6 +153,7 @@ async def opened(
         await stack.enter_async_context(limiter)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
+        learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
             clock=clock,
@@ -163,6 +166,7 @@ async def opened(
             embedder=slot,
             classifier=classifier,
             conversations=Conversations(),
+            learning=learning,
             flights=Flights(clock),
             shadow=shadow,
             names=names,

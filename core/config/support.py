@@ -9,11 +9,10 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    semantic, router = config.cache.semantic, config.router
+    semantic = config.cache.semantic
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
         ("cache.semantic.judge", semantic.judge is not None, "null"),
-        ("router.labels.rate", router.labels.rate > 0, "0.0"),
     ]
     for name, tier in config.tiers.items():
         checks += [

@@ -72,17 +72,17 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _judged(arguments: argparse.Namespace) -> "tuple[Semantic, list[Outcome]]":
-    # Loads torch.
+    # Loads the embedder's libraries.
     from cache.evaluate import judge, read_pairs  # noqa: PLC0415
     from cache.guard.verifier import guard_for  # noqa: PLC0415
-    from core.embedder import SentenceTransformerEncoder  # noqa: PLC0415
+    from core.encoders import encoder_for  # noqa: PLC0415
 
     pairs = read_pairs(arguments.pairs)
     path = configuration.path_of(arguments)
     config = configuration.required(arguments) if path else None
     semantic, embedder = (config.cache.semantic, config.embedder) if config else (Semantic(), Embedder())
     guarded = semantic.guard and not arguments.no_guard
-    encoder = SentenceTransformerEncoder(embedder.model, embedder.source)
+    encoder = encoder_for(embedder.model, embedder.source)
     verifier = guard_for(embedder.model) if guarded else None
     return semantic, judge(pairs, encoder, verifier, progress=_progress)
 

@@ -62,6 +62,9 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append(f"limits: {limits.name} is left alone, so nothing is limited: {limits.reason}")
     if services.cache.fault is not None:
         degraded.append(f"cache: {services.cache.fault}")
+    one_sided = services.learning.drift.warning()
+    if one_sided is not None:
+        degraded.append(one_sided)
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())
@@ -70,6 +73,7 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         "draining": services.draining,
         "tiers": tiers,
         "embedder": embedder.state,
+        "embedder_backend": embedder.backend,
         "degraded": degraded,
     }
     return ready, body

@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 import cache.question
 from bench.engine import ScriptedEngine
-from gateway import follow
+from cache.question import Question
+from core.request import InferenceRequest
+from gateway import asked, follow
 from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, gateway, tiers, until
 
 Result = TypeVar("Result")
@@ -222,15 +224,16 @@ def test_within_a_tenant_everything_is_shared_so_the_walls_are_what_is_tested(bo
 
 
 def without_tenant(monkeypatch: pytest.MonkeyPatch, *, partition: bool) -> None:
-    """Leave the tenant out of the partition, or out of the fingerprint."""
-    digest = cache.question._digest
+    """Leave the tenant out of the partition, or out of the exact layer's key; and so of what stores check."""
+    real = cache.question.question
 
-    def forgetful(value: Any) -> str:
-        if ("namespace" in value) == partition:
-            value = {**value, "tenant": "*"}
-        return digest(value)
+    def forgetful(request: InferenceRequest, *, tenant: str, target: str, namespace: str) -> Question:
+        known = real(request, tenant=tenant, target=target, namespace=namespace)
+        blind = real(request, tenant="*", target=target, namespace=namespace)
+        kept = {"fingerprint": known.fingerprint} if partition else {"partition": known.partition}
+        return replace(blind, **kept)
 
-    monkeypatch.setattr(cache.question, "_digest", forgetful)
+    monkeypatch.setattr(asked, "question", forgetful)
 
 
 def test_without_the_tenant_in_the_key_the_property_fails(tenant_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,6 @@ def test_all_faults_are_reported_at_once() -> None:
     [
         ({**with_tier(), "gateway": {"workers": 2}}, "gateway.workers", "1"),
         ({**with_tier(), "cache": {"semantic": {"judge": "small"}}}, "cache.semantic.judge", "null"),
-        ({**with_tier(), "router": {"labels": {"rate": 0.1}}}, "router.labels.rate", "0.0"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
     ],
