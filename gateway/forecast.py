@@ -38,6 +38,11 @@ class Forecast:
         self._output = FIRST_OUTPUT
         self._seen = 0
 
+    @property
+    def usual(self) -> float:
+        """Tokens of a request of which nothing is known."""
+        return 1 + self._output
+
     def input(self, need: Need) -> int:
         """Tokens of its prompt."""
         return max(1, round(need.size * self._per_byte))
