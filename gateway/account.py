@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.auth import Identity, Priority
 from gateway.forecast import Need
+from gateway.limits.base import Taken
 from gateway.metering import Usage
 
 NOBODY = "-"
@@ -18,8 +19,8 @@ class Account:
     when the client left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`:
     for a tier whose answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as
     sent, but 499 where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any
-    work. `need`: tokens that it may take, known once its body has been read. `event_stream`: what was sent so far is a
-    stream of OpenAI's events.
+    work. `need`: what it says about its tokens, once its body has been read; `taken`: what it holds of its key's
+    limits. `event_stream`: what was sent so far is a stream of OpenAI's events.
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class Account:
     identity: Identity | None = None
     priority: Priority = "normal"
     need: Need | None = None
+    taken: Taken | None = None
     model: str | None = None
     stream: bool = False
     event_stream: bool = False

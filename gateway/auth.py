@@ -16,6 +16,19 @@ DEFAULT_TENANT = "default"
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a key may use at most; None is unlimited. `monthly_budget` is in the unit of the tiers' prices."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    monthly_budget: float | None = None
+
+
+UNLIMITED = Allowance()
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """Whose request it is. `name` is the key's name, shown in logs instead of the key."""
 
@@ -25,6 +38,7 @@ class Identity:
     cache: bool
     priority: Priority
     weight: float = 1.0
+    allowance: Allowance = UNLIMITED
 
     def urgency(self, asked: str | None) -> Priority:
         """The priority of a request that asks for one: the key's is default and maximum. Raises BadRequest."""
@@ -55,7 +69,7 @@ class Keyring:
                 continue
             if digest in self._identities:
                 problems.append(Problem(at, f"the same key as {self._identities[digest].name!r}"))
-            self._identities[digest] = Identity(key.name, key.tenant, key.admin, key.cache, key.priority, key.weight)
+            self._identities[digest] = _identity(key)
         if problems:
             raise ConfigError(problems)
 
@@ -91,6 +105,11 @@ class Keyring:
         if not identity.admin:
             raise Forbidden("this key is not an administrator's")
         return identity
+
+
+def _identity(key: Key) -> Identity:
+    allowance = Allowance(key.requests_per_minute, key.tokens_per_minute, key.concurrency, key.monthly_budget)
+    return Identity(key.name, key.tenant, key.admin, key.cache, key.priority, key.weight, allowance)
 
 
 def _digest_of(key: Key) -> bytes:

@@ -175,7 +175,7 @@ class Comparing:
             headers["authorization"] = gate.authorization
         raw = orjson.dumps(body | {"model": gate.settings.model})
         call = Call("POST", CHAT, headers, raw, gate.settings.timeout.connect)
-        async with gate.admission.enter(Ticket(tenant="-", priority="low")):
+        async with gate.admission.enter(Ticket(tenant="-", priority="low", cost=gate.forecast.usual)):
             opened = await gate.replicas.open(call, _whole)
             opened.close()
         answer = parsed(opened.begun)

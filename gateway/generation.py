@@ -105,7 +105,7 @@ class Generation:
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        async with admitted(work.gate, exchange, account, self._services.metrics):
+        async with admitted(work.gate, exchange, account, self._services):
             if work.flight is not None:
                 work.flight.dispatched(work.gate.name)
             await self._call(work, exchange, account, block)

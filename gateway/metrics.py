@@ -107,6 +107,12 @@ TABLE = (
     Spec("forebay_tenant_requests_total", "counter", "Requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_tokens_total", "counter", "Tokens by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
+    Spec(
+        "forebay_limits_unchecked_total",
+        "counter",
+        "Requests let pass as the limits' store did not answer",
+        ("reason",),
+    ),
     Spec("forebay_upstream_errors_total", "counter", "Failed calls to a tier's server", ("tier", "kind")),
     Spec(
         "forebay_dependency_breaker_state",
@@ -253,6 +259,7 @@ class Metrics:
         self.tenant_requests = counter("tenant_requests_total")
         self.tenant_tokens = counter("tenant_tokens_total")
         self.tenant_shed = counter("tenant_shed_total")
+        self.limits_unchecked = counter("limits_unchecked_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
         self.breaker_state = gauge("breaker_state")

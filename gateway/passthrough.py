@@ -15,6 +15,7 @@ from gateway.exchange import Exchange
 from gateway.forecast import Need, need_of
 from gateway.headers import STREAM_HEADERS, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
+from gateway.metering import Usage, usage_of
 from gateway.patience import Patience
 from gateway.relay import content_type, is_event_stream, passed_headers
 from gateway.services import Services
@@ -26,6 +27,10 @@ from gateway.upstream.replicas import Opened, kind_of
 ROUTE = "/v1/{path}"
 # Under /v1, but not for clients: they change what the engine serves to everyone.
 ENGINE_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+# These write an answer of their own; what the others give back costs no tokens.
+GENERATING = ("/v1/responses", "/v1/messages")
+# The usage in a JSON answer of up to so many bytes is read.
+MAX_METERED = 256 * 1024
 METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH"})
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?', re.IGNORECASE)
 _MODEL_PART = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n)', re.IGNORECASE)
@@ -61,7 +66,7 @@ class PassThrough:
         account.need = foreign.need
         account.route_reason = "override" if len(self._services.tiers) > 1 else "only_tier"
         exchange.watch(block)
-        async with admitted(gate, exchange, account, self._services.metrics):
+        async with admitted(gate, exchange, account, self._services):
             await self._call(foreign, gate, exchange, account, block)
 
     def understand(self, raw: bytes, exchange: Exchange) -> Foreign:
@@ -70,7 +75,7 @@ class PassThrough:
         tier_header = exchange.header(b"x-forebay-tier")
         targets = self._services.targets
         if kind.startswith("multipart/form-data"):
-            need = need_of(len(raw), {})
+            need = Need(len(raw), 0)
             place = _model_part(raw, exchange.header(b"content-type") or "")
             if place is None:
                 return Foreign(raw, self._unnamed(exchange, tier_header), False, need)
@@ -79,7 +84,7 @@ class PassThrough:
             name = (target.model or "").encode()
             return Foreign(raw[:start] + name + raw[end:], target, False, need)
         body = _json_object(raw) if raw else {}
-        need = need_of(len(raw), body)
+        need = need_of(len(raw), body) if exchange.path.startswith(GENERATING) else Need(len(raw), 0)
         model = body.get("model")
         if model is None:
             return Foreign(raw, self._unnamed(exchange, tier_header), body.get("stream") is True, need)
@@ -147,14 +152,30 @@ class PassThrough:
         if is_event_stream(reply.headers):
             headers += STREAM_HEADERS
         await exchange.start(reply.status, headers)
+        kept: list[bytes] = []
+        room = MAX_METERED if kind.lower().startswith(b"application/json") else 0
         while chunk:
+            room -= len(chunk)
+            if room >= 0:
+                kept.append(chunk)
             began = clock.monotonic()
             await exchange.write(chunk)
             account.client_s += clock.monotonic() - began
             patience.wait()
             chunk = await reply.read()
             account.last_at = patience.got()
+        if kept and room >= 0:
+            account.usage = usage_in(b"".join(kept))
         await exchange.end()
+
+
+def usage_in(raw: bytes) -> Usage | None:
+    """The tokens that an answer says it took; None where it says nothing."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return usage_of(value.get("usage")) if isinstance(value, dict) else None
 
 
 def passable(path: str) -> bool:

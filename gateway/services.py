@@ -24,6 +24,9 @@ from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.judge import Judge
 from gateway.learning import Learning
+from gateway.limits.base import Ledger
+from gateway.limits.limiter import Limiter
+from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
@@ -90,6 +93,7 @@ class Services:
     shadow: Shadow
     judge: Judge
     names: Names
+    limiter: Limiter
     breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
 
@@ -128,7 +132,7 @@ async def opened(
         stack.callback(journal.close)
         upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
-        link = store_link(config, clock)
+        link = store_link("cache.store", config.cache.store, config, clock)
         if link is not None:
             await stack.enter_async_context(link)
         cache = await stack.enter_async_context(response_cache(config, clock, link))
@@ -143,6 +147,12 @@ async def opened(
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
+        limits = store_link("auth.store", config.auth.store, config, clock)
+        if limits is not None:
+            await stack.enter_async_context(limits)
+            breakers["limits_store"] = limits.breaker
+        limiter = Limiter(ledger(config, clock, limits), partial(_count_unchecked, metrics))
+        await stack.enter_async_context(limiter)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
@@ -163,6 +173,7 @@ async def opened(
             shadow=shadow,
             judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
+            limiter=limiter,
             breakers=breakers,
         )
 
@@ -176,17 +187,29 @@ def load_classifier(config: Config) -> Classifier:
         raise ConfigError([Problem("router.classifier", problem.message) for problem in error.problems]) from None
 
 
-def store_link(config: Config, clock: Clock) -> "RedisLink | None":
-    """The link to the shared store, not yet entered; None where there is none. Raises ConfigError."""
-    if config.cache.store == "memory":
+def store_link(key: str, store: str, config: Config, clock: Clock) -> "RedisLink | None":
+    """The link to a shared store, not yet entered; None where there is none. Raises ConfigError with its key path."""
+    if store == "memory":
         return None
     from core.redis_link import RedisLink  # noqa: PLC0415  # megabytes that a gateway of its own does not need
 
     try:
-        address = store_address(config.cache.store)
+        address = store_address(store)
     except ConfigError as error:
-        raise ConfigError([Problem("cache.store", problem.message) for problem in error.problems]) from None
-    return RedisLink(address, clock, config.cache.timeout, "the cache store")
+        raise ConfigError([Problem(key, problem.message) for problem in error.problems]) from None
+    name = {"cache.store": "the cache store", "auth.store": "the limits store"}[key]
+    return RedisLink(address, clock, config.cache.timeout, name)
+
+
+def ledger(config: Config, clock: Clock, link: "RedisLink | None") -> Ledger:
+    """Where limits are counted, not yet entered: over the link where there is one, else in memory."""
+    if link is None:
+        return MemoryLedger(clock)
+    from gateway.limits.redis import RedisLedger  # noqa: PLC0415  # as above
+
+    longest = max(tier.timeout.total + tier.queue.max_wait for _, tier in config.tiers.items())
+    # An escalated request runs on two tiers, one after the other.
+    return RedisLedger(link, clock, 2 * longest + 60)
 
 
 def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> ResponseCache:
@@ -243,6 +266,10 @@ def scales_from_zero(tier: Tier) -> bool:
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:
     metrics.upstream_errors(tier, kind).inc()
+
+
+def _count_unchecked(metrics: Metrics, reason: str) -> None:
+    metrics.limits_unchecked(reason).inc()
 
 
 def _count_retry(metrics: Metrics, tier: TierName) -> None:

@@ -108,8 +108,8 @@ class Key(Record):
 class Auth(Record):
     """Client keys. No keys means open to everyone who can reach the port."""
 
-    store: str = "memory"
-    """Where limits are counted: memory or redis://…"""
+    store: StoreUrl = "memory"
+    """Where limits are counted: memory, redis://…, rediss://… or redis+cluster://…"""
     keys: Annotated[tuple[Key, ...], Field(strict=False)] = ()
     """Keys that are accepted; empty is open, and /admin routes answer 403."""
 

@@ -11,16 +11,7 @@ def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
-        ("auth.store", config.auth.store != "memory", "memory"),
     ]
-    for index, key in enumerate(config.auth.keys):
-        at = f"auth.keys[{index}]"
-        checks += [
-            (f"{at}.concurrency", key.concurrency is not None, "null"),
-            (f"{at}.requests_per_minute", key.requests_per_minute is not None, "null"),
-            (f"{at}.tokens_per_minute", key.tokens_per_minute is not None, "null"),
-            (f"{at}.monthly_budget", key.monthly_budget is not None, "null"),
-        ]
     for name, tier in config.tiers.items():
         checks += [
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),

@@ -101,10 +101,8 @@ def test_all_faults_are_reported_at_once() -> None:
     ("document", "path", "legal"),
     [
         ({**with_tier(), "gateway": {"workers": 2}}, "gateway.workers", "1"),
-        ({**with_tier(), "auth": {"store": "redis://h"}}, "auth.store", "memory"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
-        (with_key(env="K", requests_per_minute=5), "auth.keys[0].requests_per_minute", "null"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(document: Mapping[str, Any], path: str, legal: str) -> None:
