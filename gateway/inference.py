@@ -55,7 +55,8 @@ class Inference:
             await self._stored.replay(hit, asked.request, exchange, account)
             return
         # From here on the request may wait, and the client may leave meanwhile.
-        key = key_of(asked, exact=self._exact)
+        account.priority = (account.identity or ANYONE).urgency(exchange.header(b"x-forebay-priority"))
+        key = key_of(asked, account.priority, exact=self._exact)
         if key is None:
             exchange.watch(block)
             await self._make(asked, embedder, exchange, account, block)

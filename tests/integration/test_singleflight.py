@@ -122,6 +122,13 @@ async def test_c32_tenants_never_share_a_flight_whatever_the_scope(engine: Scrip
             assert len(engine.requests) == 2
 
 
+async def test_an_urgent_request_does_not_wait_with_a_less_urgent_one(stack: Stack, engine: ScriptedEngine) -> None:
+    asks = [post(stack, chat(ONE), x_forebay_priority=priority) for priority in ("low", "normal", "low", "normal")]
+    answers = await together(stack, engine, *asks)
+    assert sorted(answer.header("x-forebay-cache") or "" for answer in answers) == ["hit-exact"] * 2 + ["miss"] * 2
+    assert len(engine.requests) == 2
+
+
 async def test_a_late_follower_gets_what_it_missed_and_then_the_rest_as_it_comes(
     stack: Stack, engine: ScriptedEngine
 ) -> None:

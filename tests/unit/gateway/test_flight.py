@@ -14,7 +14,7 @@ from gateway import flight as module
 from gateway.flight import Flight, Flights, Follower
 from gateway.interrupt import ClientGone, Interruptible
 
-KEY = ("tenant", "fingerprint")
+KEY = ("tenant", "fingerprint", "normal")
 ANSWER = Hit("id", 0.0, b"{}", "exact", 1.0, "small")
 
 
