@@ -108,7 +108,7 @@ class Cascade:
         self, work: Work, exchange: Exchange, account: Account, block: Interruptible, remember: Remember
     ) -> None:
         metrics, gate, reason = self._services.metrics, self._services.tiers["frontier"], account.route_reason
-        account.held_s = account.queue_s + account.upstream_s
+        account.held_s += account.queue_s + account.upstream_s
         account.queue_s = account.upstream_s = 0.0
         account.tier, account.route_reason = "frontier", "escalated"
         above = replace(work, gate=gate, model=gate.settings.model, listener=None)

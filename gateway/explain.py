@@ -67,7 +67,8 @@ class Explain:
         return {
             "cache": {
                 "exact": "hit" if exact is not None else "miss" if reads else "bypass",
-                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None),
+                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None)
+                | {"judge": self._judge(found, asked)},
             },
             "router": {
                 "tier": decision.tier,
@@ -79,6 +80,13 @@ class Explain:
             "embedder": self._services.embedder.state,
             "embedder_backend": self._services.embedder.backend,
         }
+
+    def _judge(self, found: SemanticLookup | None, asked: Asked) -> str | None:
+        """What the judge has said about this pair, or that it would be asked; None where the guard is sure."""
+        if found is None or found.doubt is None or asked.question is None:
+            return None
+        opinion = self._services.judge.remembered(asked.question, found.doubt)
+        return "would be asked" if opinion is None else "yes" if opinion else "no"
 
     def _cascade(self, asked: Asked, decision: Decision) -> Document:
         """What the small tier's answer would have to reach, where the decision is not final."""

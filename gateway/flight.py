@@ -172,6 +172,8 @@ class Flight:
                 follower.push(missed)
         self.shared = True
         self._followers.add(follower)
+        # It may be faster than all that the engine waits for.
+        self.freed()
         return follower
 
     # The leader's side

@@ -65,6 +65,9 @@ class Following:
         while True:
             follower = self._flights.join(key, block, stream=request.stream, usage=request.include_usage)
             if follower is None:
+                # What follows measures its own wait.
+                account.held_s += account.upstream_s
+                account.upstream_s = 0.0
                 return None
             exchange.watch(block)
             try:

@@ -31,7 +31,7 @@ class Inference:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
+        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock, services.judge)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._cascade = Cascade(services, Generation(services, self._stored))
         self._exact = services.config.cache.exact.enabled

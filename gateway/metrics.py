@@ -75,6 +75,7 @@ TABLE = (
     Spec(
         "forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"
     ),
+    Spec("forebay_cache_judge_total", "counter", "Doubts of the guard by what the judge said", ("verdict",)),
     Spec("forebay_cache_shadow_total", "counter", "Semantic hits compared with a fresh answer", ("agreement",)),
     Spec("forebay_cache_shadow_skipped_total", "counter", "Semantic hits drawn but not compared", ("reason",)),
     Spec("forebay_saved_tokens_total", "counter", "Output tokens that were not generated", ("source",)),
@@ -237,6 +238,7 @@ class Metrics:
         self.similarity = histogram("cache_similarity")
         self.entries = gauge("cache_entries")
         self.writes_skipped = counter("cache_writes_skipped_total")
+        self.judge = counter("cache_judge_total")
         self.shadow = counter("cache_shadow_total")
         self.shadow_skipped = counter("cache_shadow_skipped_total")
         self.saved_tokens = counter("saved_tokens_total")

@@ -22,6 +22,7 @@ from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.judge import Judge
 from gateway.learning import Learning
 from gateway.limits.base import Ledger
 from gateway.limits.limiter import Limiter
@@ -90,6 +91,7 @@ class Services:
     learning: Learning
     flights: Flights
     shadow: Shadow
+    judge: Judge
     names: Names
     limiter: Limiter
     breakers: Mapping[str, Breaker]
@@ -169,6 +171,7 @@ async def opened(
             learning=learning,
             flights=Flights(clock),
             shadow=shadow,
+            judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
             limiter=limiter,
             breakers=breakers,

@@ -9,18 +9,29 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    semantic = config.cache.semantic
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
-        ("cache.semantic.judge", semantic.judge is not None, "null"),
     ]
     for name, tier in config.tiers.items():
         checks += [
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
         ]
-    return [
+    return [*_idle(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks
         if asked
     ]
+
+
+def _idle(config: Config) -> list[Problem]:
+    """Settings that have no effect because of others."""
+    semantic = config.cache.semantic
+    judge = semantic.judge
+    if judge is None:
+        return []
+    if judge not in dict(config.tiers.items()):
+        return [Problem("cache.semantic.judge", f"the tier {judge} is not configured")]
+    if not semantic.guard:
+        return [Problem("cache.semantic.judge", "is asked where the guard is unsure, and cache.semantic.guard is off")]
+    return []

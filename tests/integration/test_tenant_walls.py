@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import cache.question
+import gateway.asked
 from bench.engine import ScriptedEngine
-from cache.question import Question
-from core.request import InferenceRequest
-from gateway import asked, follow
-from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, gateway, tiers, until
+from gateway import follow
+from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, tiers, until
+from tests.integration.stack import gateway as serve
 
 Result = TypeVar("Result")
 TENANTS = ("alice", "bob", "carol")
@@ -142,7 +142,7 @@ def site(scope: str) -> Iterator[Site]:
             "cache": {"scope": scope, "semantic": semantic},
             "router": {"sticky": False},
         }
-        running = await stack.enter_async_context(gateway(document, semantic=True, encoder=MeaningEncoder()))
+        running = await stack.enter_async_context(serve(document, semantic=True, encoder=MeaningEncoder()))
         return Site(scope, loop, running, engines)
 
     try:
@@ -224,16 +224,17 @@ def test_within_a_tenant_everything_is_shared_so_the_walls_are_what_is_tested(bo
 
 
 def without_tenant(monkeypatch: pytest.MonkeyPatch, *, partition: bool) -> None:
-    """Leave the tenant out of the partition, or out of the exact layer's key; and so of what stores check."""
-    real = cache.question.question
+    """Leave the tenant out of the partition, or out of the fingerprint, and out of what the store is asked under."""
+    ask = gateway.asked.question
+    monkeypatch.setattr(gateway.asked, "question", lambda *given, **named: replace(ask(*given, **named), tenant="*"))
+    digest = cache.question._digest
 
-    def forgetful(request: InferenceRequest, *, tenant: str, target: str, namespace: str) -> Question:
-        known = real(request, tenant=tenant, target=target, namespace=namespace)
-        blind = real(request, tenant="*", target=target, namespace=namespace)
-        kept = {"fingerprint": known.fingerprint} if partition else {"partition": known.partition}
-        return replace(blind, **kept)
+    def forgetful(value: Any) -> str:
+        if ("namespace" in value) == partition:
+            value = {**value, "tenant": "*"}
+        return digest(value)
 
-    monkeypatch.setattr(asked, "question", forgetful)
+    monkeypatch.setattr(cache.question, "_digest", forgetful)
 
 
 def test_without_the_tenant_in_the_key_the_property_fails(tenant_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
