@@ -3,7 +3,7 @@
 import logging
 import math
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from core.config import TierName
@@ -28,6 +28,7 @@ class Drift:
         self._counts = [0] * (len(self._deciles) + 1)
         self._tiers = tuple(tiers)
         self._chosen: deque[TierName] = deque(maxlen=WINDOW)
+        self._times: Counter[TierName] = Counter()
         self._warned: str | None = None
 
     def scored(self, complexity: float) -> None:
@@ -54,7 +55,10 @@ class Drift:
 
     def chose(self, tier: TierName) -> None:
         """Note a tier that was chosen where both could have been."""
+        if len(self._chosen) == WINDOW:
+            self._times[self._chosen[0]] -= 1
         self._chosen.append(tier)
+        self._times[tier] += 1
         warning = self.warning()
         if warning is not None and warning != self._warned:
             logger.warning("%s", warning)
@@ -64,7 +68,7 @@ class Drift:
         """What is wrong with the choices; None where nothing is, or too few were seen."""
         if len(self._tiers) < 2 or len(self._chosen) < LEAST_DECISIONS:
             return None
-        never = [tier for tier in self._tiers if tier not in self._chosen]
+        never = [tier for tier in self._tiers if not self._times[tier]]
         if not never:
             return None
         return f"router: the tier {never[0]} was not chosen once in the last {LEAST_DECISIONS} or more decisions"

@@ -62,6 +62,7 @@ class Explain:
             controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
             found = await cache.semantic(asked.question, embedding, controls, touch=False)
         vector = self._chooser.readable(embedding, embedder)
+        await self._chooser.recall(asked)
         decision = self._chooser.decide(asked, plan, vector)
         reads = asked.controls.read and settings.exact.enabled
         return {

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from core.clock import Clock
 from core.errors import BadRequest, NotFound
+from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.comparing import LabelFile
 from gateway.envelope import JSON
@@ -45,9 +46,10 @@ class Decisions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def remember(self, account: Account, prompt: str | None) -> None:
+    def remember(self, account: Account, request: InferenceRequest) -> None:
         """Note a request; of two with one id the later one counts."""
-        kept = prompt if self._prompts and prompt is not None and len(prompt) <= PROMPT_CHARS else None
+        prompt = request.user_text if self._prompts else None
+        kept = prompt if prompt is not None and len(prompt) <= PROMPT_CHARS else None
         self._known.pop(account.request_id, None)
         self._known[account.request_id] = Remembered(account, kept)
         if len(self._known) > REMEMBERED:

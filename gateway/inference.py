@@ -48,7 +48,7 @@ class Inference:
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
         account.need = need_of(len(raw), asked.request.body)
-        services.learning.decisions.remember(account, asked.request.user_text)
+        services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
             self._chooser.remember(asked, hit.tier)
@@ -112,6 +112,7 @@ class Inference:
             await self._stored.replay(found.hit, asked.request, exchange, account)
             self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
+        await self._chooser.recall(asked)
         vector = self._chooser.readable(embedding, embedder)
         decision = self._decide(asked, plan, vector, account)
         if flight is not None:

@@ -167,7 +167,7 @@ async def opened(
             cache=cache,
             embedder=slot,
             classifier=classifier,
-            conversations=Conversations(),
+            conversations=await conversations(stack, link),
             learning=learning,
             flights=Flights(clock),
             shadow=shadow,
@@ -229,6 +229,15 @@ def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> Re
         lifetime=lifetime(settings),
     )
     return ResponseCache(settings, clock=clock, verifier=verifier, open_store=store)
+
+
+async def conversations(stack: AsyncExitStack, link: "RedisLink | None") -> Conversations:
+    """The conversations; shared over the link where there is one."""
+    if link is None:
+        return Conversations()
+    from router.shared_conversations import SharedConversations  # noqa: PLC0415  # as above
+
+    return Conversations(elsewhere=await stack.enter_async_context(SharedConversations(link)))
 
 
 def _understand(cache: ResponseCache, embedder: BatchingEmbedder) -> None:

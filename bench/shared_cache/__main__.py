@@ -154,7 +154,7 @@ async def restart(place: Place, stack: ExitStack, entries: int) -> list[Row]:
 
 async def hanging(place: Place, entries: int, rate: float) -> list[Row]:
     """SIGSTOP of the store under load, half of it known questions, half new ones."""
-    load = asyncio.create_task(_mixed(place, entries, rate, 3 * PHASE))
+    load = asyncio.create_task(_mixed(place, entries, rate, 4 * PHASE))
     await asyncio.sleep(PHASE)
     stopped = time.monotonic()
     place.server.stop()
@@ -234,6 +234,8 @@ def _hits(seen: list[Seen], *kinds: str) -> str:
 
 def _spread(seen: list[Seen], *, worst: bool = False) -> str:
     found = milliseconds(seen)
+    if not found:
+        return "nothing"
     shown = f"{found['p50']:.1f} / {found['p99']:.1f}"
     return f"{shown} / {found['max']:.1f} ms" if worst else f"{shown} ms"
 

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.request import InferenceRequest
+from gateway.account import Account
 from gateway.drift import LEAST_DECISIONS, LEAST_SCORES, WINDOW, Drift
+from gateway.feedback import REMEMBERED, Decisions
 
 DECILES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 
@@ -74,3 +77,16 @@ def test_with_one_tier_there_is_no_choice_to_warn_of() -> None:
     for _ in range(WINDOW):
         drift.chose("small")
     assert drift.warning() is None
+
+
+def test_feedback_remembers_a_bounded_number_of_requests() -> None:
+    memory = Decisions(prompts=True)
+    request = InferenceRequest("chat", {"model": "auto", "messages": [{"role": "user", "content": "hi"}]})
+    for n in range(REMEMBERED + 10):
+        memory.remember(Account(f"r{n}", "POST", "/v1/chat/completions", 0.0), request)
+    assert len(memory) == REMEMBERED
+    assert memory.find("r0", "-") is None
+    found = memory.find(f"r{REMEMBERED + 9}", "-")
+    assert found is not None
+    assert found.prompt == "hi"
+    assert memory.find(f"r{REMEMBERED + 9}", "somebody else") is None
