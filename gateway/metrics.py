@@ -117,7 +117,7 @@ TABLE = (
     Spec(
         "forebay_dependency_breaker_state",
         "gauge",
-        "Breaker of the embedder or the shared store: 0 closed, 1 half-open, 2 open",
+        "Breaker of the embedder or a shared store: 0 closed, 1 half-open, 2 open",
         ("dependency",),
     ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),

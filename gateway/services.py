@@ -147,12 +147,7 @@ async def opened(
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
-        limits = store_link("auth.store", config.auth.store, config, clock)
-        if limits is not None:
-            await stack.enter_async_context(limits)
-            breakers["limits_store"] = limits.breaker
-        limiter = Limiter(ledger(config, clock, limits), partial(_count_unchecked, metrics))
-        await stack.enter_async_context(limiter)
+        limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
@@ -199,6 +194,17 @@ def store_link(key: str, store: str, config: Config, clock: Clock) -> "RedisLink
         raise ConfigError([Problem(key, problem.message) for problem in error.problems]) from None
     name = {"cache.store": "the cache store", "auth.store": "the limits store"}[key]
     return RedisLink(address, clock, config.cache.timeout, name)
+
+
+async def _limiter(
+    stack: AsyncExitStack, config: Config, clock: Clock, metrics: Metrics, breakers: dict[str, Breaker]
+) -> Limiter:
+    link = store_link("auth.store", config.auth.store, config, clock)
+    if link is not None:
+        await stack.enter_async_context(link)
+        breakers["limits_store"] = link.breaker
+    limiter = Limiter(ledger(config, clock, link), partial(_count_unchecked, metrics))
+    return await stack.enter_async_context(limiter)
 
 
 def ledger(config: Config, clock: Clock, link: "RedisLink | None") -> Ledger:
