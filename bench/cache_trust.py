@@ -1,6 +1,6 @@
 """How far the semantic layer can be trusted: hit rate and false-hit rate on every labelled set, as one table.
 
-    FOREBAY_DATA=DIR python -m bench.cache_trust [--threshold T] [--sample N] [--vectors DIR] [--json]
+    FOREBAY_DATA=DIR python -m bench.cache_trust [--threshold T] [--sample N] [--vectors DIR] [--torch] [--json]
 
 DIR/cache holds the sets. Each pair is alone in an empty cache, asked through the same code as a request, with the
 shipped guard. Beside it what cosine similarity alone would do at 0.90 and 0.95.
@@ -24,6 +24,7 @@ from cache.evaluate import Evaluation, LabelledPair, Outcome, evaluate, judge, r
 from cache.guard.verifier import guard_for
 from core.config.records import Semantic
 from core.embedder import Embedding, Encoder, SentenceTransformerEncoder
+from core.encoders import encoder_for
 
 # Hit rate at least, false-hit rate at most; what must hold and what is aimed at. None: no demand.
 Demand = tuple[float | None, float | None]
@@ -51,7 +52,8 @@ class StoredVectors:
     """An encoder whose results are kept in a folder, so that a second run measures the guard and not the model."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
-        self.name, self.dim = encoder.name, encoder.dim
+        self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
+        self.shares = encoder.shares
         self._encoder, self._folder = encoder, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, Embedding] = {}
@@ -128,11 +130,12 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=Semantic().threshold)
     parser.add_argument("--sample", type=int, help="at most this many pairs of each set, chosen with a fixed seed")
     parser.add_argument("--vectors", type=Path, help="folder that keeps the embeddings between runs")
+    parser.add_argument("--torch", action="store_true", help="vectors of torch instead of the shipped 8-bit path")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     if "FOREBAY_DATA" not in os.environ:
         parser.error("FOREBAY_DATA must name the folder that holds cache/*.jsonl.gz")
-    encoder: Encoder = SentenceTransformerEncoder()
+    encoder = SentenceTransformerEncoder() if chosen.torch else encoder_for()
     if chosen.vectors:
         encoder = StoredVectors(encoder, chosen.vectors)
     table = Table(title=f"τ = {chosen.threshold}, hit / false-hit rate")

@@ -56,6 +56,10 @@ class Catalogue:
         """Ends the search threads."""
         await self._index.aclose()
 
+    async def settled(self) -> None:
+        """Waits until the index has taken in what was added."""
+        await self._index.settled()
+
     def version(self, key: str) -> int | None:
         """The version of a known question; None where it is not known."""
         known = self._known.get(key)

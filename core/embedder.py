@@ -7,7 +7,8 @@ a process without a semantic cache must not pay.
 import asyncio
 import importlib.resources
 import importlib.util
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from core.errors import ForebayError
 from core.request import window
 
 Vector = NDArray[np.float32]
+# Embeddings that are remembered, and the longest text of one, in characters: 10 MB at most.
+MEMO, MEMO_CHARS = 2048, 2000
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -35,13 +38,17 @@ class Embedding:
 class Encoder(Protocol):
     """A sentence embedding model. Blocking: called from one worker thread at a time.
 
-    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length.
+    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length;
+    `backend` says what computes it, for people: vectors of one name are worth the same whatever computes them.
+    `shares`: whether several texts in one call cost less than one after another.
     `encode(texts)` gives one Embedding per text, in order; the same text gives the same vector within 1e-5, whatever
     else is in the batch.
     """
 
     name: str
     dim: int
+    backend: str
+    shares: bool
 
     def encode(self, texts: Sequence[str]) -> list[Embedding]: ...
 
@@ -54,6 +61,9 @@ class SentenceTransformerEncoder:
     one pass wait for each other, and where the machine is busy a short text then takes a second instead of a tenth.
     Raises OSError where the model cannot be loaded.
     """
+
+    backend = "torch"
+    shares = True
 
     def __init__(self, model: str = MINILM, source: str | None = None, threads: int = 1) -> None:
         import torch  # noqa: PLC0415  # heavy: see the module's docstring
@@ -78,19 +88,31 @@ class SentenceTransformerEncoder:
         return [Embedding(row, cut) for row, (_, cut) in zip(rows, fitted, strict=True)]
 
     def _fit(self, text: str) -> tuple[str, bool]:
-        # A token covers at least one ASCII character, so a short text fits without being tokenized here. One character
-        # of another script may become several tokens: a Hangul syllable is taken apart into its letters.
-        if len(text) <= self._limit - 2 and text.isascii():
-            return text, False
-        text, cut = window(text)
-        offsets = self._model.tokenizer(
+        return fit(text, self._limit - 2, self._offsets)
+
+    def _offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        found = self._model.tokenizer(
             text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
-        )["offset_mapping"]
-        room = self._limit - 2
-        if len(offsets) <= room:
-            return text, cut
-        head, tail = offsets[room // 2 - 1][1], offsets[len(offsets) - room // 2 + 1][0]
-        return f"{text[:head]} {text[tail:]}", True
+        )
+        offsets: Sequence[tuple[int, int]] = found["offset_mapping"]
+        return offsets
+
+
+def fit(text: str, room: int, offsets: Callable[[str], Sequence[tuple[int, int]]]) -> tuple[str, bool]:
+    """The text, or its head and tail in `room` tokens, and whether anything was left out.
+
+    `offsets` tokenizes: the start and end of each token in characters, special tokens left out.
+    """
+    # A token covers at least one ASCII character, so a short text fits without being tokenized here. One character of
+    # another script may become several tokens: a Hangul syllable is taken apart into its letters.
+    if len(text) <= room and text.isascii():
+        return text, False
+    text, cut = window(text)
+    places = offsets(text)
+    if len(places) <= room:
+        return text, cut
+    head, tail = places[room // 2 - 1][1], places[len(places) - room // 2 + 1][0]
+    return f"{text[:head]} {text[tail:]}", True
 
 
 def packaged_minilm() -> Path | None:
@@ -111,17 +133,22 @@ class _Waiting:
 class BatchingEmbedder:
     """Shares forward passes between requests, on one worker thread, under each caller's deadline.
 
+    A text that finds the embedder idle is passed on at once. Those that come during a pass share the next one, which
+    waits up to `max_wait` for more of them; an encoder that gains nothing from company gets one text at a time.
+
     An async context manager; closing it fails what still waits. A caller that is cancelled or runs out of time leaves
     its text behind: it is dropped before the next pass.
     """
 
     def __init__(self, encoder: Encoder, batch_size: int = 32, max_wait: float = 0.002) -> None:
         self.name, self.dim = encoder.name, encoder.dim
-        self._encoder, self._batch_size, self._max_wait = encoder, batch_size, max_wait
+        self._encoder, self._max_wait = encoder, max_wait
+        self._batch_size = batch_size if encoder.shares else 1
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=16 * batch_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
         self._task: asyncio.Task[None] | None = None
         self._batch: list[_Waiting] = []
+        self._recent: OrderedDict[tuple[str, str], Embedding] = OrderedDict()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name="embedder")
@@ -139,12 +166,27 @@ class BatchingEmbedder:
         # A pass that runs cannot be stopped; waiting for it must not stop the event loop.
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
 
-    async def embed(self, text: str, deadline: float) -> Embedding | None:
+    async def embed(self, text: str, deadline: float, owner: str = "") -> Embedding | None:
         """The embedding of `text`, or None.
 
         None where it was not ready within `deadline` seconds, the queue is full, the model failed, or the embedder is
-        closed.
+        closed. Recent ones are remembered for each `owner` apart: one that is there at once says that the text has been
+        asked before, which is nobody else's business.
         """
+        key = (owner, text)
+        known = self._recent.get(key)
+        if known is not None:
+            self._recent.move_to_end(key)
+            return known
+        embedding = await self.compute(text, deadline)
+        if embedding is not None and len(text) <= MEMO_CHARS:
+            self._recent[key] = embedding
+            if len(self._recent) > MEMO:
+                self._recent.popitem(last=False)
+        return embedding
+
+    async def compute(self, text: str, deadline: float) -> Embedding | None:
+        """The embedding of `text` by the model, as `embed` gives it."""
         waiting = _Waiting(text, asyncio.get_running_loop().create_future())
         if self._task is None or self._task.done():
             return None
@@ -160,9 +202,11 @@ class BatchingEmbedder:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        busy = False
         while True:
-            await self._collect()
-            if not self._batch:
+            await self._collect(busy and not self._queue.empty())
+            busy = bool(self._batch)
+            if not busy:
                 continue
             try:
                 texts = [waiting.text for waiting in self._batch]
@@ -174,16 +218,22 @@ class BatchingEmbedder:
             except Exception as error:  # noqa: BLE001  # a boundary: whatever the model does must not end the loop
                 _fail(self._batch, str(error))
 
-    async def _collect(self) -> None:
+    async def _collect(self, busy: bool) -> None:
         # In place, so that closing finds a text whatever point of the way it has reached.
         self._batch = [await self._queue.get()]
+        while len(self._batch) < self._batch_size and not self._queue.empty():
+            self._batch.append(self._queue.get_nowait())
+        if busy and len(self._batch) < self._batch_size:
+            await self._company()
+        self._batch = [waiting for waiting in self._batch if not waiting.done.done()]
+
+    async def _company(self) -> None:
         try:
             async with asyncio.timeout(self._max_wait):
                 while len(self._batch) < self._batch_size:
                     self._batch.append(await self._queue.get())
         except TimeoutError:
-            pass
-        self._batch = [waiting for waiting in self._batch if not waiting.done.done()]
+            return
 
 
 def _fail(batch: list[_Waiting], reason: str) -> None:

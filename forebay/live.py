@@ -6,8 +6,8 @@ import httpx
 
 from core.clock import SystemClock
 from core.config import Tier, resolve_secret, store_address
-from core.config.records import Cache, Embedder
-from core.embedder import SentenceTransformerEncoder
+from core.config.records import Embedder
+from core.encoders import encoder_for
 from core.errors import ConfigError, DependencyFault, Problem
 from core.redis_link import PATIENCE, RedisLink, Script
 
@@ -44,28 +44,28 @@ def _server_fault(url: str, tier: Tier, headers: dict[str, str]) -> str | None:
 def embedder_faults(embedder: Embedder) -> list[Problem]:
     """Whether the embedding model loads."""
     try:
-        SentenceTransformerEncoder(embedder.model, embedder.source)
+        encoder_for(embedder.model, embedder.source)
     except (OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         return [Problem("embedder", f"{embedder.source or embedder.model} cannot be loaded: {first}")]
     return []
 
 
-def store_faults(cache: Cache) -> list[Problem]:
-    """Whether the shared store answers: reached, trusted, let in, and able to run scripts."""
-    if cache.store == "memory":
+def store_faults(path: str, store: str) -> list[Problem]:
+    """Whether a shared store answers: reached, trusted, let in, and able to run scripts. `path`: its key."""
+    if store == "memory":
         return []
     try:
-        address = store_address(cache.store)
+        address = store_address(store)
     except ConfigError as error:
-        return [Problem("cache.store", problem.message) for problem in error.problems]
+        return [Problem(path, problem.message) for problem in error.problems]
 
     async def probe() -> None:
-        async with RedisLink(address, SystemClock(), PATIENCE, "the cache store") as link:
+        async with RedisLink(address, SystemClock(), PATIENCE, "the store") as link:
             await link.run(Script("return redis.call('EXISTS', KEYS[1])"), ["{fb0}:check"])
 
     try:
         asyncio.run(probe())
     except DependencyFault as fault:
-        return [Problem("cache.store", f"{address} does not answer: {fault}")]
+        return [Problem(path, f"{address} does not answer: {fault}")]
     return []

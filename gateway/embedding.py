@@ -10,7 +10,8 @@ from typing import Literal, Self
 from core.breaker import Breaker, Tolerance
 from core.clock import Clock
 from core.config.records import Embedder
-from core.embedder import BatchingEmbedder, Embedding, Encoder, SentenceTransformerEncoder
+from core.embedder import BatchingEmbedder, Embedding, Encoder
+from core.encoders import encoder_for
 from gateway.metrics import Metrics
 
 logger = logging.getLogger("forebay.embedder")
@@ -21,16 +22,16 @@ State = Literal["off", "loading", "ready", "failed"]
 TOLERANCE = Tolerance(in_a_row=8, share=0.75, outcomes=40, cool=2.0)
 
 
-def sentence_transformer(settings: Embedder) -> Encoder:
+def configured_encoder(settings: Embedder) -> Encoder:
     """The encoder that the configuration names. Blocking: seconds."""
-    return SentenceTransformerEncoder(settings.model, settings.source)
+    return encoder_for(settings.model, settings.source)
 
 
 class EmbedderSlot:
     """The place of the embedder. An async context manager: entering starts the loading, leaving ends the embedder.
 
-    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed. `on_ready` is
-    told when it is in.
+    `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed; `backend` what
+    computes the vectors. `on_ready` is told when it is in.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class EmbedderSlot:
         self.state: State = "loading" if wanted else "off"
         self.fault: str | None = None
         self.ready: BatchingEmbedder | None = None
+        self.backend: str | None = None
         self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
         self._on_ready = on_ready
         self._task: asyncio.Task[None] | None = None
@@ -79,13 +81,14 @@ class EmbedderSlot:
             logger.warning("the embedder cannot be loaded, so there is no semantic layer: %s", self.fault)
             return
         measured = MeasuredEncoder(encoder, self._metrics, self._clock)
+        self.backend = encoder.backend
         async with SparingEmbedder(
             measured, self._settings.batch_size, self._settings.max_wait, self.breaker
         ) as embedder:
             self.ready, self.state = embedder, "ready"
             self._on_ready(embedder)
             self._settled.set()
-            logger.info("embedder %s is loaded", embedder.name)
+            logger.info("embedder %s is loaded, on %s", embedder.name, self.backend)
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -127,12 +130,12 @@ class SparingEmbedder(BatchingEmbedder):
         super().__init__(encoder, batch_size, max_wait)
         self._breaker = breaker
 
-    async def embed(self, text: str, deadline: float) -> Embedding | None:
+    async def compute(self, text: str, deadline: float) -> Embedding | None:
         """The embedding of `text`; None also, and at once, while the breaker is open."""
         if not self._breaker.admit():
             return None
         try:
-            embedding = await super().embed(text, deadline)
+            embedding = await super().compute(text, deadline)
         except BaseException:
             self._breaker.abandoned()
             raise
@@ -152,7 +155,8 @@ class MeasuredEncoder:
     """An encoder whose passes are measured."""
 
     def __init__(self, encoder: Encoder, metrics: Metrics, clock: Clock) -> None:
-        self.name, self.dim = encoder.name, encoder.dim
+        self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
+        self.shares = encoder.shares
         self._encoder, self._clock = encoder, clock
         self._seconds, self._sizes = metrics.embed(), metrics.embed_batch()
 

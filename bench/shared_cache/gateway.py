@@ -26,6 +26,8 @@ class WordEncoder:
 
     name = "words"
     dim = DIM
+    backend = "bench"
+    shares = True
 
     def encode(self, texts: Sequence[str]) -> list[Embedding]:
         """One vector per text."""

@@ -87,4 +87,5 @@ def live_faults(config: Config) -> list[Problem]:
     from forebay.live import embedder_faults, store_faults, tier_faults  # noqa: PLC0415  # loads torch
 
     faults = [fault for name, tier in config.tiers.items() for fault in tier_faults(f"tiers.{name}", tier)]
-    return faults + store_faults(config.cache) + embedder_faults(config.embedder)
+    faults += store_faults("cache.store", config.cache.store) + store_faults("auth.store", config.auth.store)
+    return faults + embedder_faults(config.embedder)

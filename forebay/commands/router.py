@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from core.embedder import SentenceTransformerEncoder
+from core.encoders import encoder_for
 from core.errors import ConfigError, Problem
 from forebay.commands import router_label
 from router.artefact import write
@@ -279,7 +280,7 @@ def _scores(classifier: Classifier, texts: Sequence[str], vectors: Vectors) -> l
 
 
 def _vectors(texts: Sequence[str], kept: Path | None, embedder: str) -> Vectors:
-    encoder = SentenceTransformerEncoder(embedder)
+    encoder = encoder_for(embedder)
     return embed(texts, encoder, kept, _progress)
 
 

@@ -67,7 +67,12 @@ async def describe(services: Services) -> dict[str, JsonValue]:
         "tiers": tiers,
         "cache": await cache_state(services),
         "conversations": len(services.conversations),
-        "embedder": {"state": services.embedder.state, "fault": services.embedder.fault},
+        "router": {"drift": services.learning.drift.psi(), "warning": services.learning.drift.warning()},
+        "embedder": {
+            "state": services.embedder.state,
+            "fault": services.embedder.fault,
+            "backend": services.embedder.backend,
+        },
         "config": public(services),
     }
 

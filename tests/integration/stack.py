@@ -30,6 +30,8 @@ class WordEncoder:
 
     name = "words"
     dim = 256
+    backend = "test"
+    shares = True
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -9,7 +9,7 @@ import pytest
 from bench.engine import ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
-from core.embedder import Encoder, SentenceTransformerEncoder
+from core.embedder import Encoder
 from gateway.server import listen, serving
 from tests.integration.stack import SMALL, chat, tiers
 from tests.integration.wire import ask
@@ -60,7 +60,7 @@ class Loop:
 
 
 @pytest.fixture(scope="module")
-def loop(minilm: SentenceTransformerEncoder) -> Iterator[Loop]:
+def loop(minilm: Encoder) -> Iterator[Loop]:
     def make(_: Embedder) -> Encoder:
         return minilm
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.embedder import BatchingEmbedder, Embedding
+from core.embedder import MEMO, MEMO_CHARS, BatchingEmbedder, Embedding
 
 
 class HashEncoder:
     """A real small encoder: the vector is a function of the text. Records its batches; waits for `gate` if closed."""
 
-    name, dim = "hash", 8
+    name, dim, backend, shares = "hash", 8, "test", True
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -67,8 +67,46 @@ async def test_concurrent_texts_share_full_passes(encoder: HashEncoder) -> None:
 
 
 async def test_a_lone_text_does_not_wait_for_a_full_pass(encoder: HashEncoder) -> None:
-    async with BatchingEmbedder(encoder, batch_size=32, max_wait=0.001) as embedder:
+    async with BatchingEmbedder(encoder, batch_size=32, max_wait=60) as embedder:
         assert same(await embedder.embed("alone", 5), "alone")
+        assert same(await embedder.embed("alone again", 5), "alone again")
+
+
+async def test_an_encoder_that_gains_nothing_from_company_gets_one_text_at_a_time(encoder: HashEncoder) -> None:
+    encoder.shares = False
+    async with BatchingEmbedder(encoder, batch_size=32, max_wait=60) as embedder:
+        found = await asyncio.gather(*(embedder.embed(text, 5) for text in "abc"))
+    assert all(same(one, text) for one, text in zip(found, "abc", strict=True))
+    assert encoder.batches == [["a"], ["b"], ["c"]]
+
+
+async def test_a_recent_text_is_not_encoded_again_for_its_owner(encoder: HashEncoder) -> None:
+    async with BatchingEmbedder(encoder) as embedder:
+        for owner in ("acme", "acme", "other"):
+            assert same(await embedder.embed("text", 5, owner), "text")
+        await embedder.embed("x" * (MEMO_CHARS + 1), 5)
+        await embedder.embed("x" * (MEMO_CHARS + 1), 5)
+    assert [text[:4] for batch in encoder.batches for text in batch] == ["text", "text", "xxxx", "xxxx"]
+
+
+async def test_what_is_remembered_is_bounded_and_the_oldest_leaves(encoder: HashEncoder) -> None:
+    async with BatchingEmbedder(encoder, batch_size=64) as embedder:
+        for number in range(MEMO):
+            await embedder.embed(str(number), 5)
+        await embedder.embed("0", 5)
+        assert len(encoder.batches) == MEMO
+        await embedder.embed("one more", 5)
+        await embedder.embed("0", 5)
+        assert len(encoder.batches) == MEMO + 1
+        await embedder.embed("1", 5)
+    assert encoder.batches[-1] == ["1"]
+
+
+async def test_a_failure_is_not_remembered(encoder: HashEncoder) -> None:
+    async with BatchingEmbedder(encoder) as embedder:
+        assert await embedder.embed("lost", 5) is None
+        assert await embedder.embed("lost", 5) is None
+    assert encoder.batches == [["lost"], ["lost"]]
 
 
 async def test_texts_that_come_during_a_pass_share_the_next_one(encoder: HashEncoder) -> None:
@@ -146,12 +184,18 @@ async def test_closing_gives_nothing_to_all_who_wait_and_to_all_who_come(encoder
 
 
 async def test_closing_reaches_a_text_that_waits_for_company(encoder: HashEncoder) -> None:
+    encoder.gate.clear()
     async with BatchingEmbedder(encoder, batch_size=2, max_wait=60) as embedder:
+        first = asyncio.create_task(embedder.embed("first", 60))
+        await entered(encoder)
         lonely = asyncio.create_task(embedder.embed("lonely", 60))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        encoder.gate.set()
+        assert same(await asyncio.wait_for(first, 5), "first")
+        for _ in range(3):
+            await asyncio.sleep(0)
     assert await asyncio.wait_for(lonely, 5) is None
-    assert encoder.batches == []
+    assert encoder.batches == [["first"]]
 
 
 @settings(max_examples=25, deadline=None)

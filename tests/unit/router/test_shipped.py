@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from core.config import Config
-from core.embedder import MINILM, SentenceTransformerEncoder
+from core.embedder import MINILM
+from core.encoders import encoder_for
 from core.request import InferenceRequest
 from router.classifier import Classifier, Score
 from router.decision import ask
@@ -34,7 +35,7 @@ def classifier() -> Classifier:
 
 @pytest.fixture(scope="module")
 def score(classifier: Classifier) -> Scorer:
-    encoder = SentenceTransformerEncoder()
+    encoder = encoder_for()
 
     def scored(text: str) -> Score:
         [embedding] = encoder.encode([text])

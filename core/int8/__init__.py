@@ -1,0 +1,1 @@
+"""The packaged MiniLM in eight bits on onnxruntime."""
