@@ -32,10 +32,18 @@ lint: $(VENV)/dev.stamp  ## format, lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: $(VENV)/dev.stamp  ## tests without engines and models
+# A real server for the tests of the shared cache (Valkey comes with requirements/dev.lock). Without root and apt they are
+# skipped, with that reason.
+redis:
+	@command -v redis-server >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
+	  echo "install: redis-server with apt" >&2 && apt-get update -qq && \
+	  apt-get install -y -qq --no-install-recommends redis-server >/dev/null; } || \
+	  echo "install: no redis-server; tests that need one are skipped (Debian: apt-get install redis-server)" >&2
+
+test-fast: $(VENV)/dev.stamp redis  ## tests without engines and models
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder"
 
-test: lint  ## every check and test, with real Ray Serve and vLLM
+test: lint redis  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
@@ -47,4 +55,4 @@ bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint test-fast test bench lock
+.PHONY: help install up down lint redis test-fast test bench lock

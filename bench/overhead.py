@@ -196,11 +196,11 @@ async def one(target: Target, alone: Run, plain: Run, flow: Run) -> dict[str, fl
 
 
 @contextmanager
-def serving(command: list[str], core: int, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process on one core, ended with SIGTERM. Its stderr goes to `log`."""
+def serving(command: list[str], core: int | None, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process on one core, or on any, ended with SIGTERM. Its stderr goes to `log`."""
     with log.open("wb") as err:
         process = subprocess.Popen(  # noqa: S603  # our own commands, and those the user named
-            ["taskset", "-c", str(core), *command],  # noqa: S607
+            command if core is None else ["taskset", "-c", str(core), *command],
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from core.embedder import SentenceTransformerEncoder
+from router.calibrate import calibrate
 from router.classifier import Classifier
 from router.evaluate import Measured, document, measure, picture
 from router.features import length
 from router.labels import Labelled, read_labels, read_scores
 from router.pairs import Pair, measure_pairs
-from router.seed import read_seed
+from router.seed import SeedAsk, read_seed
 from router.train import Source, inputs_of, out_of_fold
 from router.vectors import Vectors, embed
 
@@ -103,9 +104,7 @@ def lines(folder: Path, kept: Path | None) -> list[Line]:
     trained = [
         _part(source, seen[source.name]) for source in sources if source.name in SETS and seen[source.name].any()
     ]
-    asks = read_seed()
-    seed = (asks, embed([ask.prompt for ask in asks], encoder, kept, _progress))
-    folded = out_of_fold(trained, seed, by_group=False, note=_note) if trained else {}
+    folded = out_of_fold(trained, _seed(encoder, kept), by_group=False, note=_note) if trained else {}
     found = []
     for source in sources:
         fresh = _part(source, ~seen[source.name])
@@ -118,8 +117,38 @@ def lines(folder: Path, kept: Path | None) -> list[Line]:
             found.append(Line(source.name, "out of fold", _measured(rows, folded[source.name])))
     for source in sources:
         if source.name == MANY:
-            scores = out_of_fold([source], seed, by_group=True, note=_note)[MANY]
+            scores = out_of_fold([source], _seed(encoder, kept), by_group=True, note=_note)[MANY]
             found.append(Line(LEFT_OUT, "out of fold", _measured(source.rows, scores)))
+    return found
+
+
+@dataclass(frozen=True)
+class Share:
+    """A threshold found on one sample for a wanted share of frontier traffic, and the share it gives on another."""
+
+    mix: str
+    wanted: float
+    achieved: float
+
+
+def shares(folder: Path, kept: Path | None) -> list[Share]:
+    """Calibrated against achieved: on the other half of the same mix of sets, and on another set."""
+    encoder, classifier = SentenceTransformerEncoder(), Classifier.load(None)
+    sources = [_source(folder / f"{name}.jsonl.gz", encoder, kept) for name in SETS if _there(folder, name)]
+    scores = [
+        np.array([classifier.score(row.prompt, v).complexity for row, v in zip(one.rows, one.vectors, strict=True)])
+        for one in sources
+    ]
+    mixed = np.random.default_rng(0).permutation(np.concatenate(scores))
+    known, fresh = np.array_split(mixed, 2)
+    pairs = [("the same mix", known, fresh)]
+    if len(scores) > 1:
+        pairs.append((f"{sources[0].name} for {sources[1].name}", scores[0], scores[1]))
+    found = []
+    for mix, sample, other in pairs:
+        for wanted in (0.1, 0.3, 0.5):
+            threshold = calibrate(sample, wanted).threshold
+            found.append(Share(mix, wanted, float((other >= threshold).mean())))
     return found
 
 
@@ -132,6 +161,11 @@ def _source(path: Path, encoder: SentenceTransformerEncoder, kept: Path | None) 
     return Source(
         path.name.removesuffix(".jsonl.gz"), rows, embed([row.prompt for row in rows], encoder, kept, _progress)
     )
+
+
+def _seed(encoder: SentenceTransformerEncoder, kept: Path | None) -> tuple[list[SeedAsk], Vectors]:
+    asks = read_seed()
+    return asks, embed([ask.prompt for ask in asks], encoder, kept, _progress)
 
 
 def _part(source: Source, chosen: "np.ndarray[Any, np.dtype[np.bool_]]") -> Source:
@@ -234,11 +268,13 @@ def main() -> None:
         parser.error("FOREBAY_DATA must name the folder that holds router/*.jsonl.gz")
     folder = Path(os.environ["FOREBAY_DATA"]) / "router"
     found = [] if chosen.only_pairs else lines(folder, chosen.vectors)
+    shared = [] if chosen.only_pairs else shares(folder, chosen.vectors)
     many = pairs(folder, chosen.vectors) if chosen.pairs or chosen.only_pairs else []
     result: dict[str, Any] = {
         "sets": [
             {"set": one.name, "scored": one.how, "reaches": one.reaches, **document(one.measured)} for one in found
         ],
+        "calibrated_shares": [asdict(part) for part in shared],
         "pairs": [
             {"weak": one.weak, "strong": one.strong, "routing": one.verdict, **document(one.measured), "curve": None}
             for one in many
@@ -252,9 +288,13 @@ def main() -> None:
     if chosen.json:
         print(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
         return
-    console = Console(width=200)
+    console = Console(width=230)
     if found:
         console.print(table(found))
+    for part in shared:
+        console.print(f"share of frontier traffic, {part.mix}: {part.wanted:.2f} wanted, {part.achieved:.3f} achieved")
+    if any(line.how == "unseen" and line.name in SETS for line in found):
+        console.print("unseen: the shipped classifier on rows that it was not trained on")
     if many:
         console.print(pair_table(many))
         paying = sum(pair.verdict == "pays" for pair in many)

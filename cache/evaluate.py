@@ -8,7 +8,7 @@ import asyncio
 import gzip
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -53,12 +53,14 @@ class LabelledPair:
 class Outcome:
     """One pair: its label, the similarity (None where the semantic layer takes no part), and the guard's verdict.
 
-    `served`: what the guard says wherever the similarity would be high enough.
+    `served`: what the guard says wherever the similarity would be high enough. `doubt`: the two texts, stored and
+    asked, where the guard is so unsure that a judge would be asked.
     """
 
     same: bool
     similarity: float | None
     served: bool
+    doubt: tuple[str, str] | None = None
 
     def hit(self, threshold: float) -> bool:
         """Whether the pair hits under `threshold`."""
@@ -174,15 +176,36 @@ async def _judged(
             await cache.store(stored, ANSWER, embeddings[0], tier="small", controls=Controls())
             found = await cache.semantic(asked, embeddings[1], Controls(), deadline=60.0)
             similarity = found.similarity if found.result in ("hit", "guarded") else None
-            outcomes.append(Outcome(pair.same, similarity, served=found.result == "hit"))
+            doubt = None if found.doubt is None else (found.doubt.text, asked.text or "")
+            outcomes.append(Outcome(pair.same, similarity, found.result == "hit", doubt))
             await cache.purge()
     return outcomes
 
 
 def _settings(threshold: float, *, guard: bool) -> Cache:
     settings = Cache()
-    semantic = settings.semantic.model_copy(update={"threshold": threshold, "guard": guard})
+    # Whether a judge is configured decides only whether doubts are told.
+    semantic = settings.semantic.model_copy(update={"threshold": threshold, "guard": guard, "judge": "small"})
     return settings.model_copy(update={"semantic": semantic})
+
+
+def second_opinions(
+    outcomes: Sequence[Outcome], threshold: float, ask: Callable[[str, str], bool | None]
+) -> tuple[list[Outcome], int, int]:
+    """The outcomes after a judge has decided the doubts at or above `threshold`; how many it was asked, and failed.
+
+    `ask` gets the stored and the asked text and gives an opinion, None for none: that refuses, as in the gateway.
+    """
+    decided, asked, failed = [], 0, 0
+    for outcome in outcomes:
+        if outcome.doubt is None or outcome.similarity is None or outcome.similarity < threshold:
+            decided.append(outcome)
+            continue
+        opinion = ask(*outcome.doubt)
+        asked += 1
+        failed += opinion is None
+        decided.append(replace(outcome, served=opinion is True))
+    return decided, asked, failed
 
 
 def evaluate(outcomes: Sequence[Outcome], threshold: float) -> Evaluation:

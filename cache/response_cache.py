@@ -32,12 +32,22 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A candidate whose score lies near the guard's cut: what would be served, its question, the guard's verdict."""
+
+    hit: Hit
+    text: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class SemanticLookup:
     """What the semantic layer found.
 
     `nearest_id`, `similarity`: the nearest live entry of the partition, whatever its similarity. `threshold`: what was
     demanded. `verdict`: the guard's on the entry that is served, else on the nearest one it saw. `result`: as counted
-    in the metrics; `reason` says why where it is `bypass`.
+    in the metrics; `reason` says why where it is `bypass`. `doubt`: what a judge may decide, where one is configured:
+    about the hit, or about the nearest candidate that was refused.
     """
 
     result: LookupResult
@@ -47,6 +57,7 @@ class SemanticLookup:
     similarity: float | None = None
     verdict: Verdict | None = None
     reason: str | None = None
+    doubt: Doubt | None = None
 
 
 @dataclass(frozen=True)
@@ -260,25 +271,37 @@ class ResponseCache:
     ) -> SemanticLookup:
         """The nearest one that is near enough, that the guard agrees to, and whose answer is still there."""
         refused: Verdict | None = None
+        doubt: Doubt | None = None
         asked = 0
         while asked < min(len(live), CANDIDATES):
             near = live[asked]
             if near.similarity < threshold - ROUNDING:
                 break
             verdict = self._verify(question, embedding, near)
-            if verdict is not None and not verdict.served:
+            refuses, unsure = verdict is not None and not verdict.served, self._unsure(verdict)
+            if refuses:
                 refused = refused or verdict
+            if refuses and (doubt is not None or not unsure):
                 asked += 1
                 continue
             entry = await fetch(near.known)
-            if entry is not None:
-                hit = self._hit(entry, "semantic", near.similarity)
-                return SemanticLookup("hit", threshold, hit, live[0].known.id, live[0].similarity, verdict)
-            del live[asked]
+            if entry is None:
+                del live[asked]
+                continue
+            hit = self._hit(entry, "semantic", near.similarity)
+            own = Doubt(hit, near.known.text, verdict) if unsure and verdict is not None else None
+            if not refuses:
+                nearest = live[0]
+                return SemanticLookup("hit", threshold, hit, nearest.known.id, nearest.similarity, verdict, doubt=own)
+            doubt = own
+            asked += 1
         if not live:
             return SemanticLookup("miss", threshold)
         result: LookupResult = "guarded" if refused else "miss"
-        return SemanticLookup(result, threshold, None, live[0].known.id, live[0].similarity, refused)
+        return SemanticLookup(result, threshold, None, live[0].known.id, live[0].similarity, refused, doubt=doubt)
+
+    def _unsure(self, verdict: Verdict | None) -> bool:
+        return self._settings.semantic.judge is not None and verdict is not None and verdict.unsure
 
     async def _fetched(self, question: Question, controls: Controls, touch: bool, known: Known) -> Entry | None:
         """The entry behind a known question, from the store: only it says whether the entry is still there.

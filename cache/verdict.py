@@ -9,12 +9,14 @@ from core.embedder import Vector
 @dataclass(frozen=True)
 class Verdict:
     """`served`: the stored answer may be served. `feature`: what decided. `score`: probability that one answer serves
-    both questions, 0 to 1; None where a rule decided.
+    both questions, 0 to 1; None where a rule decided. `unsure`: the score lies so near the cut that a judge is worth
+    asking; never where a rule decided.
     """
 
     served: bool
     feature: str
     score: float | None = None
+    unsure: bool = False
 
 
 @dataclass(frozen=True)

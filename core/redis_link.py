@@ -38,8 +38,6 @@ CLUSTER_SHARDS = 16
 GRACE = 4
 # At most one line about refusals in so many seconds; the breaker's own lines are as seldom as its changes.
 COMPLAIN_EVERY = 30.0
-# Whether the task that asks has waited for an answer in vain: a request pays the budget once, whatever it asks later.
-_waited: ContextVar[bool] = ContextVar("waited for a store in vain", default=False)
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,9 @@ class RedisLink:
         self._running: set[asyncio.Task[Any]] = set()
         self._quiet_until = 0.0
         self._broken = False
+        # Whether the task that asks has waited for an answer in vain: a request pays the budget once, whatever it asks
+        # of this server later.
+        self._waited: ContextVar[bool] = ContextVar(f"waited for {name} in vain", default=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,7 +91,7 @@ class RedisLink:
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument] = (), *, background: bool = False
     ) -> Any:
         """What the script returns: None, int, bytes, or a list of these."""
-        if not background and _waited.get():
+        if not background and self._waited.get():
             raise DependencyFault(f"{self.breaker.name} has been waited for in vain", "open")
         with self.breaker.attempt(trial=background):
             try:
@@ -99,7 +100,7 @@ class RedisLink:
                 )
             except DependencyFault as fault:
                 if fault.kind == "timeout" and not background:
-                    _waited.set(True)
+                    self._waited.set(True)
                 raise
         if isinstance(answer, raised.ResponseError):
             # The server is there and says no: out of memory, read only, not allowed. That is no reason to leave it.
@@ -146,7 +147,8 @@ class RedisLink:
             raise DependencyFault(_said(error), "timeout") from None
         except raised.ResponseError as error:
             return error
-        except (raised.RedisError, OSError, asyncio.IncompleteReadError) as error:
+        except (raised.RedisError, OSError, asyncio.IncompleteReadError, AttributeError) as error:
+            # AttributeError: a connection of the cluster's client that was closed while it was being made.
             raise DependencyFault(_said(error), "error") from None
 
     def _told(self, breaker: Breaker) -> None:

@@ -17,7 +17,14 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.errors import ForebayError
-from deploy.processes import below_directory, end, is_alive, remove_shared_memory
+from deploy.processes import (
+    abandoned_shared_memory,
+    below_directory,
+    end,
+    is_alive,
+    remove_shared_memory,
+    shared_memory,
+)
 
 StepStatus = Literal["waiting", "running", "done", "failed"]
 
@@ -168,8 +175,11 @@ class Instance:
         state = self.read()
         left = leftovers(state) if state else []
         if state:
+            segments = shared_memory(left)
             end(left)
-            remove_shared_memory(state.shared_memory)
+            # What was made between two looks of an `up` that was then killed is in no list.
+            segments |= abandoned_shared_memory(state.supervisor.created)
+            remove_shared_memory([*state.shared_memory, *segments])
             if state.directory:
                 shutil.rmtree(state.directory, ignore_errors=True)
         self.forget()

@@ -116,7 +116,11 @@ class LocalCluster:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32), encoding="utf-8")
         search = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        scratch = self._directory / "tmp"
+        scratch.mkdir(mode=0o700, exist_ok=True)
         return {
+            # Engines leave their sockets behind when they are ended: they go with the directory.
+            "TMPDIR": str(scratch),
             "PYTHONPATH": os.pathsep.join(filter(None, search)),
             "RAY_ADDRESS": None,
             "RAY_AUTH_MODE": "token",

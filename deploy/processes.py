@@ -77,6 +77,18 @@ def shared_memory(processes: Iterable[psutil.Process]) -> set[str]:
     return found
 
 
+def abandoned_shared_memory(since: float) -> set[str]:
+    """Names of this user's segments and semaphores made after `since` (epoch seconds) that no process has mapped."""
+    held, mine = shared_memory(psutil.process_iter()), os.getuid()
+    found = set()
+    for path in _SHARED_MEMORY.iterdir() if _SHARED_MEMORY.is_dir() else ():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if _SEGMENT.fullmatch(path.name) and status.st_uid == mine and status.st_mtime >= since:
+                found.add(path.name)
+    return found - held
+
+
 def remove_shared_memory(names: Iterable[str]) -> None:
     """Remove segments whose processes were ended."""
     for name in names:

@@ -1,11 +1,15 @@
 """Asking what a configuration names whether it is there."""
 
+import asyncio
+
 import httpx
 
-from core.config import Tier, resolve_secret
+from core.clock import SystemClock
+from core.config import Tier, resolve_secret, store_address
 from core.config.records import Embedder
 from core.encoders import encoder_for
-from core.errors import ConfigError, Problem
+from core.errors import ConfigError, DependencyFault, Problem
+from core.redis_link import PATIENCE, RedisLink, Script
 
 
 def tier_faults(path: str, tier: Tier) -> list[Problem]:
@@ -44,4 +48,24 @@ def embedder_faults(embedder: Embedder) -> list[Problem]:
     except (OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         return [Problem("embedder", f"{embedder.source or embedder.model} cannot be loaded: {first}")]
+    return []
+
+
+def store_faults(path: str, store: str) -> list[Problem]:
+    """Whether a shared store answers: reached, trusted, let in, and able to run scripts. `path`: its key."""
+    if store == "memory":
+        return []
+    try:
+        address = store_address(store)
+    except ConfigError as error:
+        return [Problem(path, problem.message) for problem in error.problems]
+
+    async def probe() -> None:
+        async with RedisLink(address, SystemClock(), PATIENCE, "the store") as link:
+            await link.run(Script("return redis.call('EXISTS', KEYS[1])"), ["{fb0}:check"])
+
+    try:
+        asyncio.run(probe())
+    except DependencyFault as fault:
+        return [Problem(path, f"{address} does not answer: {fault}")]
     return []

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from gateway.auth import Identity
+from gateway.auth import Identity, Priority
+from gateway.forecast import Need
+from gateway.limits.base import Taken
 from gateway.metering import Usage
 
 NOBODY = "-"
@@ -13,11 +15,12 @@ class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
     `tier` and `cache` are the values of the response headers. `confidence`: mean log-probability of the small tier's
-    first tokens, where the cascade listened. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
-    answer was given up; `client_s`: for the client to take its stream. `status`: as sent, but 499 where the client left
-    and 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work.
-    `event_stream`: what was sent so far is a stream of OpenAI's events. `left_at`: when the client left, where its call
-    went on for others.
+    first tokens, where the cascade listened. `truncated`: of a long ask only head and tail were looked at. `left_at`:
+    when the client left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`:
+    for a tier whose answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as
+    sent, but 499 where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any
+    work. `need`: what it says about its tokens, once its body has been read; `taken`: what it holds of its key's
+    limits. `event_stream`: what was sent so far is a stream of OpenAI's events.
     """
 
     request_id: str
@@ -25,6 +28,9 @@ class Account:
     route: str
     arrived: float
     identity: Identity | None = None
+    priority: Priority = "normal"
+    need: Need | None = None
+    taken: Taken | None = None
     model: str | None = None
     stream: bool = False
     event_stream: bool = False
@@ -36,6 +42,7 @@ class Account:
     similarity: float | None = None
     guard: str | None = None
     complexity: float | None = None
+    truncated: bool = False
     route_reason: str | None = None
     confidence: float | None = None
     queue_s: float = 0.0
@@ -60,6 +67,8 @@ class Account:
         return NOBODY if self.identity is None else self.identity.name
 
     @property
-    def priority(self) -> str:
-        """The request's priority."""
-        return "normal" if self.identity is None else self.identity.priority
+    def served(self) -> float | None:
+        """Tokens that the tier spent on it as far as that is known: none where nothing came of it."""
+        if self.usage is not None:
+            return self.usage.input + self.usage.output
+        return 0.0 if self.first_at is None else None

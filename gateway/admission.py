@@ -1,108 +1,47 @@
 """Admission to one tier: so many inside, so many waiting, each for so long; everyone else is refused at once."""
 
 import asyncio
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from core.clock import Clock
 from core.config.records import Queue, TierName
-from core.errors import Refused
-from gateway.auth import Priority
+from core.errors import Refused, RequestError, Unavailable
+from gateway.drain import DrainRate
+from gateway.line import FairLine
+from gateway.ticket import Ticket
 
-# The drain rate is measured over the departures of this many seconds.
-RATE_WINDOW = 30.0
 # Nobody is sent away for longer than this, in seconds.
 MAX_RETRY_AFTER = 60.0
 
 
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One request before a tier.
-
-    `deadline`: monotonic second by which its first byte is due, None where the client set none. `waited`: seconds in
-    the queue.
-    """
-
-    tenant: str
-    priority: Priority
-    deadline: float | None = None
-    waited: float = 0.0
-    turn: asyncio.Future[None] | None = field(default=None, repr=False)
-
-
-class Line(Protocol):
-    """The order of the queue. Holds each ticket at most once; `pop` raises LookupError when empty.
-
-    `add` and `pop` cost O(1) or O(log n); `remove` of a ticket that is not there does nothing.
-    """
-
-    def add(self, ticket: Ticket) -> None: ...
-
-    def pop(self) -> Ticket: ...
-
-    def remove(self, ticket: Ticket) -> None: ...
-
-    def __len__(self) -> int: ...
-
-
-class FirstInFirstOut:
-    """The order of arrival."""
-
-    def __init__(self) -> None:
-        self._tickets: OrderedDict[int, Ticket] = OrderedDict()
-
-    def add(self, ticket: Ticket) -> None:
-        """To the end."""
-        self._tickets[id(ticket)] = ticket
-
-    def pop(self) -> Ticket:
-        """From the front."""
-        if not self._tickets:
-            raise LookupError
-        return self._tickets.popitem(last=False)[1]
-
-    def remove(self, ticket: Ticket) -> None:
-        """From wherever it stands."""
-        self._tickets.pop(id(ticket), None)
-
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-
-class DrainRate:
-    """How fast a tier finishes requests, from its recent departures."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._departures: deque[float] = deque(maxlen=512)
-
-    def departed(self) -> None:
-        """Count one departure."""
-        self._departures.append(self._clock.monotonic())
-
-    def per_second(self) -> float | None:
-        """Departures per second; None before two were seen within the window."""
-        horizon = self._clock.monotonic() - RATE_WINDOW
-        departures = self._departures
-        while departures and departures[0] < horizon:
-            departures.popleft()
-        if len(departures) < 2:
-            return None
-        # n departures span n - 1 gaps; the time since the last one counts when it is longer than a gap.
-        span = max(self._clock.monotonic() - departures[0], 1e-3)
-        return (len(departures) - 1) / span
+def always() -> bool:
+    """A tier that is always there."""
+    return True
 
 
 class Admission:
-    """The door of one tier. `enter` gives a slot as a context manager, or raises Refused."""
+    """The door of one tier. `enter` gives a slot as a context manager, or raises Refused or Unavailable.
 
-    def __init__(self, tier: TierName, limits: Queue, clock: Clock, line: Line | None = None) -> None:
+    `available`: whether the tier has a server. Where it has none, `patient` decides whether requests wait for one, as
+    in front of a tier that scales from zero, or are sent away.
+    """
+
+    def __init__(
+        self,
+        tier: TierName,
+        limits: Queue,
+        clock: Clock,
+        available: Callable[[], bool] = always,
+        *,
+        patient: bool = False,
+    ) -> None:
         self.tier = tier
         self._limits, self._clock = limits, clock
-        self._line: Line = line if line is not None else FirstInFirstOut()
-        self._rate = DrainRate(clock)
+        self._available, self._patient = available, patient
+        self._line = FairLine()
+        self._rate = DrainRate(clock, limits.max_inflight)
         self.inflight = 0
 
     @property
@@ -110,32 +49,37 @@ class Admission:
         """Requests in the queue."""
         return len(self._line)
 
-    def expected_wait(self) -> float:
-        """Seconds until a request that joins the queue is let in, from the measured drain rate; 0 with a free slot."""
-        if self.inflight < self._limits.max_inflight:
-            return 0.0
-        rate = self._rate.per_second()
-        return 0.0 if rate is None else (len(self._line) + 1) / rate
+    def expected_wait(self, ticket: Ticket | None = None) -> float:
+        """Seconds until a request that joins the queue is let in, from the measured drain rate; 0 with a free slot.
+
+        Without a ticket: one that goes to the very end.
+        """
+        return 0.0 if self.inflight < self._limits.max_inflight else self._time_of(ticket)
 
     def enter(self, ticket: Ticket) -> "Slot":
         """A slot for the ticket, taken on entering the context and given back on leaving it."""
-        return Slot(self, ticket)
+        return Slot(self, ticket, self._clock)
 
     async def admit(self, ticket: Ticket) -> None:
-        """Wait for a place. Raises Refused; a cancelled waiter leaves no trace."""
-        if ticket.deadline is not None:
-            left = ticket.deadline - self._clock.monotonic()
-            if left <= 0 or self.expected_wait() > left:
-                raise self._refused("the deadline cannot be met", "deadline")
-        if self.inflight < self._limits.max_inflight:
-            self.inflight += 1
+        """Wait for a place. Raises Refused or Unavailable; a cancelled waiter leaves no trace."""
+        there = self._available()
+        if not there and not self._patient:
+            raise self._nobody()
+        now = self._clock.monotonic()
+        if ticket.deadline is not None and now + self.expected_wait(ticket) >= ticket.deadline:
+            raise self._refused(ticket, "the deadline cannot be met", "deadline")
+        if there and self.inflight < self._limits.max_inflight:
+            self._line.charge(ticket)
+            self._take()
             return
         if len(self._line) >= self._limits.max_waiting:
-            raise self._refused("the queue is full", "queue_full")
-        await self._wait(ticket)
+            loser = self._line.displace(ticket)
+            if loser is None or loser.turn is None:
+                raise self._refused(ticket, "the queue is full", "queue_full")
+            loser.turn.set_exception(self._refused(loser, "the queue is full", "queue_full"))
+        await self._wait(ticket, now)
 
-    async def _wait(self, ticket: Ticket) -> None:
-        since = self._clock.monotonic()
+    async def _wait(self, ticket: Ticket, since: float) -> None:
         limit, reason = self._limits.max_wait, "queue_timeout"
         if ticket.deadline is not None and ticket.deadline - since < limit:
             limit, reason = ticket.deadline - since, "deadline"
@@ -146,52 +90,94 @@ class Admission:
                 await turn
         except BaseException as error:
             self._line.remove(ticket)
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 # The slot was handed over in the same turn of the loop; pass it on.
-                self.leave(counted=False)
+                self._line.correct(ticket, 0.0)
+                self._hand_over()
             if isinstance(error, TimeoutError):
-                raise self._refused(f"no free slot within {limit:.3g} s", reason) from None
+                raise self._late(ticket, limit, reason) from None
             raise
         finally:
             ticket.waited = self._clock.monotonic() - since
             ticket.turn = None
 
-    def leave(self, *, counted: bool = True) -> None:
-        """Give a slot back: to the next in line, else to the tier. `counted`: it was used, and tells the drain rate."""
-        if counted:
-            self._rate.departed()
-        while len(self._line):
-            turn = self._line.pop().turn
-            if turn is not None and not turn.done():
-                turn.set_result(None)
-                return
-        self.inflight -= 1
+    def leave(self, ticket: Ticket, inside: float = 0.0) -> None:
+        """Give the ticket's slot back after so many seconds inside: to the next in line, else to the tier."""
+        if ticket.served is not None:
+            self._line.correct(ticket, ticket.served)
+        self._rate.departed(ticket.priority, inside, ticket.cost if ticket.served is None else ticket.served)
+        self._hand_over()
 
-    def _refused(self, message: str, reason: str) -> Refused:
-        rate = self._rate.per_second()
-        # One more place than those in front: the caller's own.
-        after = 1.0 if rate is None else (len(self._line) + 1) / rate
+    def wake(self) -> None:
+        """A server has come up: let those in who waited for one."""
+        while self.inflight < self._limits.max_inflight and len(self._line) and self._available():
+            self._take()
+            self._hand_over()
+
+    def _take(self) -> None:
+        self.inflight += 1
+        if self.inflight >= self._limits.max_inflight:
+            self._rate.filled()
+
+    def _hand_over(self) -> None:
+        """Give a slot that is taken to the next in line, else free it."""
+        if self._available() or not self._patient:
+            while (ticket := self._line.pop()) is not None:
+                turn = ticket.turn
+                if turn is None or turn.done():
+                    self._line.correct(ticket, 0.0)
+                elif ticket.deadline is not None and ticket.deadline <= self._clock.monotonic():
+                    self._line.correct(ticket, 0.0)
+                    turn.set_exception(self._refused(ticket, "the deadline has passed", "deadline"))
+                else:
+                    turn.set_result(None)
+                    return
+        self.inflight -= 1
+        self._rate.freed()
+
+    def _time_of(self, ticket: Ticket | None) -> float:
+        """Seconds until a further ticket would be let in, as far as that is known; else 0."""
+        rate = self._rate.per_second("low" if ticket is None else ticket.priority)
+        if rate is None:
+            return 0.0
+        if ticket is None:
+            return (self._line.work() + self._rate.each) / rate
+        room = self._limits.max_waiting
+        return self._line.ahead(ticket, room if len(self._line) >= room else None) / rate
+
+    def _late(self, ticket: Ticket, limit: float, reason: str) -> RequestError:
+        if not self._available():
+            return self._nobody()
+        return self._refused(ticket, f"no free slot within {limit:.3g} s", reason)
+
+    def _nobody(self) -> Unavailable:
+        message = f"no replica of the {self.tier} tier is up"
+        return Unavailable(message, code="no_replica", reason="no_replica", retry_after=2.0)
+
+    def _refused(self, ticket: Ticket, message: str, reason: str) -> Refused:
         return Refused(
             f"the {self.tier} tier is busy: {message}",
             code=reason,
             reason=reason,
-            retry_after=min(max(after, 1.0), MAX_RETRY_AFTER),
+            retry_after=min(max(self._time_of(ticket), 1.0), MAX_RETRY_AFTER),
         )
 
 
 class Slot:
     """A place in a tier, held while the context is open."""
 
-    __slots__ = ("_admission", "_ticket")
+    __slots__ = ("_admission", "_clock", "_since", "_ticket")
 
-    def __init__(self, admission: Admission, ticket: Ticket) -> None:
-        self._admission, self._ticket = admission, ticket
+    def __init__(self, admission: Admission, ticket: Ticket, clock: Clock) -> None:
+        self._admission, self._ticket, self._clock = admission, ticket, clock
+        self._since = 0.0
 
     async def __aenter__(self) -> Self:
         await self._admission.admit(self._ticket)
+        self._since = self._clock.monotonic()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._admission.leave()
+        self._admission.leave(self._ticket, self._clock.monotonic() - self._since)

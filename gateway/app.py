@@ -15,6 +15,7 @@ from gateway import envelope
 from gateway.account import Account
 from gateway.exchange import Exchange, Message, Receive, Scope, Send
 from gateway.explain import Explain
+from gateway.feedback import Feedback
 from gateway.headers import answer_headers
 from gateway.inference import Inference
 from gateway.interrupt import Interruptible
@@ -26,6 +27,7 @@ from gateway.services import Services
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HOT: Mapping[str, RouteKind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
 EXPLAIN = "/v1/explain"
+FEEDBACK = "/v1/feedback"
 MODELS = "/v1/models"
 
 
@@ -46,6 +48,9 @@ class Application:
         inference = Inference(services)
         self._hot: dict[str, Answer] = {path: partial(inference.answer, kind) for path, kind in HOT.items()}
         self._hot[EXPLAIN] = Explain(services).answer
+        self._hot[FEEDBACK] = Feedback(
+            services.learning.decisions, services.learning.file, services.metrics, services.clock
+        ).answer
         self._pass = PassThrough(services).answer
         own_port = services.config.gateway.metrics_port is not None
         routes = [*health.routes(services, metrics=not own_port), *openapi.routes()]

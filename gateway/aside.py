@@ -8,7 +8,7 @@ import orjson
 from pydantic import JsonValue
 
 from core.errors import UpstreamError
-from gateway.admission import Ticket
+from gateway.ticket import Ticket
 from gateway.tier import TierGate
 from gateway.upstream.base import Call, Reply
 
@@ -40,7 +40,7 @@ async def in_spare_room(
     """
     if not has_room(gate):
         raise NoRoom
-    async with asyncio.timeout(limit), gate.admission.enter(Ticket(tenant, "low")):
+    async with asyncio.timeout(limit), gate.admission.enter(Ticket(tenant, "low", cost=gate.forecast.usual)):
         task = asyncio.create_task(work())
         try:
             while not task.done():

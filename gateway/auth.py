@@ -8,10 +8,24 @@ from typing import Literal
 
 from core.config import resolve_secret
 from core.config.records import Key
-from core.errors import ConfigError, Forbidden, Problem, Unauthorized
+from core.errors import BadRequest, ConfigError, Forbidden, Problem, Unauthorized
 
 Priority = Literal["high", "normal", "low"]
+PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a key may use at most; None is unlimited. `monthly_budget` is in the unit of the tiers' prices."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    monthly_budget: float | None = None
+
+
+UNLIMITED = Allowance()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,17 @@ class Identity:
     admin: bool
     cache: bool
     priority: Priority
+    weight: float = 1.0
+    allowance: Allowance = UNLIMITED
+
+    def urgency(self, asked: str | None) -> Priority:
+        """The priority of a request that asks for one: the key's is default and maximum. Raises BadRequest."""
+        if asked is None:
+            return self.priority
+        given = next((known for known in PRIORITIES if known == asked), None)
+        if given is None:
+            raise BadRequest(f"x-forebay-priority must be one of {', '.join(PRIORITIES)}", param="x-forebay-priority")
+        return max(given, self.priority, key=PRIORITIES.index)
 
 
 # Without keys everyone is the same tenant, and nobody is an administrator.
@@ -44,7 +69,7 @@ class Keyring:
                 continue
             if digest in self._identities:
                 problems.append(Problem(at, f"the same key as {self._identities[digest].name!r}"))
-            self._identities[digest] = Identity(key.name, key.tenant, key.admin, key.cache, key.priority)
+            self._identities[digest] = _identity(key)
         if problems:
             raise ConfigError(problems)
 
@@ -80,6 +105,11 @@ class Keyring:
         if not identity.admin:
             raise Forbidden("this key is not an administrator's")
         return identity
+
+
+def _identity(key: Key) -> Identity:
+    allowance = Allowance(key.requests_per_minute, key.tokens_per_minute, key.concurrency, key.monthly_budget)
+    return Identity(key.name, key.tenant, key.admin, key.cache, key.priority, key.weight, allowance)
 
 
 def _digest_of(key: Key) -> bytes:

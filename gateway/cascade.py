@@ -66,10 +66,15 @@ class Cascade:
         return Ear(request, self._settings, self._services.clock, self._confidences.threshold, account)
 
     async def run(
-        self, work: Work, exchange: Exchange, account: Account, block: Interruptible, remember: Remember
+        self,
+        work: Work,
+        ear: Ear | None,
+        exchange: Exchange,
+        account: Account,
+        block: Interruptible,
+        remember: Remember,
     ) -> None:
-        """The work, on the small tier first where it carries an ear. `remember` is told the tier of an escalation."""
-        ear = work.ear
+        """The work, on the small tier first where an ear listens. `remember` is told the tier of an escalation."""
         if ear is None:
             await self._generation.run(work, exchange, account, block)
             return
@@ -103,26 +108,27 @@ class Cascade:
         self, work: Work, exchange: Exchange, account: Account, block: Interruptible, remember: Remember
     ) -> None:
         metrics, gate, reason = self._services.metrics, self._services.tiers["frontier"], account.route_reason
-        account.held_s = account.queue_s + account.upstream_s
+        account.held_s += account.queue_s + account.upstream_s
         account.queue_s = account.upstream_s = 0.0
         account.tier, account.route_reason = "frontier", "escalated"
-        above = replace(work, gate=gate, model=gate.settings.model, ear=None)
+        above = replace(work, gate=gate, model=gate.settings.model, listener=None)
         try:
             await self._generation.run(above, exchange, account, block)
         except (Refused, Unavailable, UpstreamError) as error:
-            if exchange.started:
+            if exchange.started or (work.flight is not None and work.flight.began):
                 metrics.decisions("frontier", "escalated").inc()
                 raise
             metrics.decisions("small", reason or "").inc()
             # A middling answer is better than none.
             logger.warning("request %s stays on the small tier: %s", exchange.request_id, error.message)
             account.tier, account.route_reason = "small", reason
-            await self._generation.run(replace(work, ear=None), exchange, account, block)
+            await self._generation.run(replace(work, listener=None), exchange, account, block)
         except BaseException:
             metrics.decisions("frontier", "escalated").inc()
             raise
         else:
             metrics.decisions("frontier", "escalated").inc()
+            self._services.learning.drift.chose("frontier")
             remember("frontier")
 
 

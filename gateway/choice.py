@@ -51,6 +51,11 @@ class Chooser:
         # An approval ("yes, do it") is scored by what it refers to, which is not what the cache would compare.
         return Plan(scored, text is not None and text == scored, scored)
 
+    async def recall(self, asked: Asked) -> None:
+        """Fetch what other gateways know about the conversation, before `decide`."""
+        if self._sticky and asked.target.tier is None:
+            await self._conversations.recall(asked.tenant, asked.request)
+
     def decide(self, asked: Asked, plan: Plan, vector: Vector | None) -> Decision:
         """The tier; `vector` is that of the plan's text. Raises BadRequest where none can do what the request needs."""
         request, forced = asked.request, asked.target.tier

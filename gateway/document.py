@@ -53,6 +53,7 @@ def _paths() -> Node:
         "/v1/chat/completions": {"post": _inference("Chat completion", "ChatRequest", "chat.completion")},
         "/v1/completions": {"post": _inference("Text completion", "CompletionRequest", "text_completion")},
         "/v1/explain": {"post": _explain()},
+        "/v1/feedback": {"post": _feedback()},
         "/v1/models": {"get": _read("Every name a client may ask for", _ref("ModelList"), "401", "503")},
         "/v1/models/{id}": {
             "get": _read("One model", _ref("Model"), "401", "404", "503") | {"parameters": [_in_path("id")]}
@@ -108,6 +109,18 @@ def _explain() -> Node:
         "responses": _responses(
             _json("The decisions", _ref("Explanation")), "400", "401", "404", "408", "413", "500", "503"
         ),
+    }
+
+
+def _feedback() -> Node:
+    number: Node = {"type": "number", "minimum": 0, "maximum": 1}
+    asked = _object(
+        {"request_id": {"type": "string"}, "score": number, "comment": {"type": "string"}}, "request_id", "score"
+    )
+    return {
+        "summary": "What an answer was worth, by the id of its request",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "responses": _responses(_json("Taken", _any()), "400", "401", "404", "408", "413", "500", "503"),
     }
 
 

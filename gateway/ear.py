@@ -7,7 +7,7 @@ log-probabilities and running token counts that only the gateway asked for.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import orjson
 from pydantic import JsonValue
@@ -28,6 +28,18 @@ Verdict = Literal["kept", "escalated", "unknown"]
 Node = dict[str, JsonValue]
 # Engines write a token of probability 0 as -9999 or less: one such token must not be all that counts.
 LEAST = -20.0
+
+
+class Listener(Protocol):
+    """What stands between an engine's reply and the relay.
+
+    `asking` gives the request as the tier gets it. `hear` gives the reply to go on with; it raises RequestError for a
+    fault of the server, and whatever it likes to give the answer up.
+    """
+
+    def asking(self) -> InferenceRequest: ...
+
+    async def hear(self, reply: Reply, patience: Patience) -> Reply: ...
 
 
 class Unsure(Exception):  # not a fault: the answer is given up for a better one
@@ -136,12 +148,9 @@ class Ear:
 
     def clean(self, raw: bytes, *, streamed: bool) -> bytes:
         """A chunk or a whole answer without what only the gateway asked for; what it says is noted."""
-        try:
-            value = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return raw
-        choices = value.get("choices") if isinstance(value, dict) else None
-        if not isinstance(choices, list):
+        value = parsed(raw)
+        choices = None if value is None else value.get("choices")
+        if value is None or not isinstance(choices, list):
             return raw
         self.usage = usage_of(value.get("usage")) or self.usage
         changed = False
@@ -237,6 +246,15 @@ class Played:
     def close(self) -> None:
         """Give the connection back."""
         self._reply.close()
+
+
+def parsed(raw: bytes) -> Node | None:
+    """The JSON object in some bytes; None where there is none."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _asked_logprobs(request: InferenceRequest) -> bool:

@@ -48,7 +48,7 @@ def headers(error: RequestError) -> Headers:
     """The response headers that belong to an error: `retry-after` in whole seconds, `x-forebay-reason`."""
     found: Headers = []
     if error.retry_after is not None:
-        found.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
+        found.append((b"retry-after", b"%d" % max(1, math.floor(error.retry_after + 0.5))))
     if error.reason is not None:
         found.append((b"x-forebay-reason", error.reason.encode("ascii")))
     if error.status == 401:

@@ -62,30 +62,40 @@ class Explain:
             controls = asked.controls if plan.semantic else replace(asked.controls, semantic=False)
             found = await cache.semantic(asked.question, embedding, controls, touch=False)
         vector = self._chooser.readable(embedding, embedder)
+        await self._chooser.recall(asked)
         decision = self._chooser.decide(asked, plan, vector)
         reads = asked.controls.read and settings.exact.enabled
         return {
             "cache": {
                 "exact": "hit" if exact is not None else "miss" if reads else "bypass",
-                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None),
+                "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None)
+                | {"judge": self._judge(found, asked)},
             },
             "router": {
                 "tier": decision.tier,
                 "complexity": decision.complexity,
                 "threshold": decision.threshold,
                 "reason": decision.reason,
-                "cascade": self._cascade(asked, decision),
+                **self._cascade(asked, decision),
             },
             "embedder": self._services.embedder.state,
             "embedder_backend": self._services.embedder.backend,
         }
 
-    def _cascade(self, asked: Asked, decision: Decision) -> Document | None:
-        """What the small tier's answer would have to reach; None where the decision is final."""
-        if not may_escalate(self._services.config, asked.request, decision):
+    def _judge(self, found: SemanticLookup | None, asked: Asked) -> str | None:
+        """What the judge has said about this pair, or that it would be asked; None where the guard is sure."""
+        if found is None or found.doubt is None or asked.question is None:
             return None
+        opinion = self._services.judge.remembered(asked.question, found.doubt)
+        return "would be asked" if opinion is None else "yes" if opinion else "no"
+
+    def _cascade(self, asked: Asked, decision: Decision) -> Document:
+        """What the small tier's answer would have to reach, where the decision is not final."""
+        if not may_escalate(self._services.config, asked.request, decision):
+            return {}
         settings = self._services.config.router.cascade
-        return {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
+        least: Document = {"threshold": settings.threshold, "tokens": settings.tokens, "below": "frontier (escalated)"}
+        return {"cascade": least}
 
 
 def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, loaded: bool) -> Document:

@@ -19,8 +19,8 @@ from core.config import TierName
 from core.errors import RequestError, Unavailable, UpstreamError
 from gateway.interrupt import Interruptible
 
-# Tenant and fingerprint: the tenant also where the operator lets all tenants share one cache.
-Key = tuple[str, str]
+# Tenant, fingerprint, priority: the tenant also where the operator lets all tenants share one cache.
+Key = tuple[str, str, str]
 Phase = Literal["queued", "called", "streaming", "landed"]
 # What one reader may be behind the flight before it is cut off, in bytes: thousands of tokens of a stream.
 LIMIT = 1024**2
@@ -172,6 +172,8 @@ class Flight:
                 follower.push(missed)
         self.shared = True
         self._followers.add(follower)
+        # It may be faster than all that the engine waits for.
+        self.freed()
         return follower
 
     # The leader's side

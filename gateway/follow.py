@@ -23,8 +23,10 @@ from gateway.stored import StoredAnswers
 SECOND_CHANCES = 1
 
 
-def key_of(asked: Asked, *, exact: bool) -> Key | None:
+def key_of(asked: Asked, priority: str, *, exact: bool) -> Key | None:
     """The flight that this request may share; None for none. `exact`: the exact layer is on.
+
+    Requests of one priority share: an urgent one must not wait where a less urgent one queues.
 
     Shared is what the exact layer might have answered a moment later. Not shared are requests that want an answer made
     after they came (`max-age=0`), and streams with running usage, whose every chunk differs from other clients'.
@@ -32,10 +34,10 @@ def key_of(asked: Asked, *, exact: bool) -> Key | None:
     controls, question = asked.controls, asked.question
     if question is None or not exact or not controls.read or controls.max_age == 0:
         return None
-    return None if _running_usage(asked.request) else flight_key(asked.tenant, question)
+    return None if _running_usage(asked.request) else (*flight_key(asked.tenant, question), priority)
 
 
-def flight_key(tenant: str, question: Question) -> Key:
+def flight_key(tenant: str, question: Question) -> tuple[str, str]:
     """One tenant's flights are its own, also where all tenants share one cache."""
     return tenant, question.fingerprint
 
@@ -65,6 +67,9 @@ class Following:
         while True:
             follower = self._flights.join(key, block, stream=request.stream, usage=request.include_usage)
             if follower is None:
+                # What follows measures its own wait.
+                account.held_s += account.upstream_s
+                account.upstream_s = 0.0
                 return None
             exchange.watch(block)
             try:

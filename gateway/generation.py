@@ -11,12 +11,11 @@ from cache.answer import Answer, Hit, StreamAssembler, lasting, replayable
 from cache.controls import Controls
 from cache.question import Question
 from core.embedder import Embedding
-from core.errors import Refused, RequestError, UpstreamTimeout
+from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
-from gateway.admission import Ticket
-from gateway.deadline import deadline_of
-from gateway.ear import Ear
+from gateway.door import admitted
+from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
 from gateway.fallback import REASON as FALLBACK
@@ -45,8 +44,8 @@ TAIL = 0.5
 class Work:
     """What is to be generated, where, and how it may be kept.
 
-    `chosen`: the classifier chose the tier. `ear`: what listens to the answer first, and may give it up with Unsure.
-    `flight`: who else waits for the answer, None where nobody can.
+    `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up. `flight`: who
+    else waits for the answer, None where nobody can.
     """
 
     request: InferenceRequest
@@ -56,7 +55,7 @@ class Work:
     question: Question | None
     controls: Controls
     embedding: Embedding | None
-    ear: Ear | None = None
+    listener: Listener | None = None
     flight: Flight | None = None
 
 
@@ -100,29 +99,16 @@ class Generation:
             self._services.metrics.decisions(other.name, FALLBACK).inc()
             # Kept would be the answer of another model than the one that was asked.
             controls = replace(work.controls, write=False)
-            moved = replace(work, gate=other, model=other.settings.model, chosen=False, controls=controls)
+            moved = replace(
+                work, gate=other, model=other.settings.model, chosen=False, controls=controls, listener=None
+            )
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        metrics, gate = self._services.metrics, work.gate
-        gate.replicas.check()
-        identity = account.identity
-        ticket = Ticket(
-            tenant=account.tenant,
-            priority="normal" if identity is None else identity.priority,
-            deadline=deadline_of(exchange),
-        )
-        try:
-            async with gate.admission.enter(ticket):
-                account.queue_s = ticket.waited
-                metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
-                if work.flight is not None:
-                    work.flight.dispatched(gate.name)
-                await self._call(work, exchange, account, block)
-        except Refused as error:
-            account.queue_s = ticket.waited
-            metrics.shed(gate.name, error.reason or "refused").inc()
-            raise
+        async with admitted(work.gate, exchange, account, self._services):
+            if work.flight is not None:
+                work.flight.dispatched(work.gate.name)
+            await self._call(work, exchange, account, block)
 
     async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         patience = Patience(block, work.gate.settings.timeout, self._services.clock)
@@ -156,13 +142,13 @@ class Generation:
             method="POST",
             path=PATHS[request.kind],
             headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request if work.ear is None else work.ear.asking(), work.model),
+            body=upstream_body(request if work.listener is None else work.listener.asking(), work.model),
             connect=gate.settings.timeout.connect,
         )
 
         async def begin(reply: Reply) -> Begun:
-            if work.ear is not None:
-                reply = await work.ear.hear(reply, patience)
+            if work.listener is not None:
+                reply = await work.listener.hear(reply, patience)
             if request.stream and is_event_stream(reply.headers):
                 return await self._begin_stream(work, reply, patience)
             return await read_whole(reply, patience)

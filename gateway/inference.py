@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from cache.response_cache import SemanticLookup
-from core.embedder import BatchingEmbedder, Embedding
+from core.embedder import BatchingEmbedder, Embedding, Vector
 from core.errors import RequestError
 from core.request import RouteKind
 from gateway.account import Account
@@ -12,13 +12,18 @@ from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
 from gateway.cascade import Cascade
 from gateway.choice import Chooser, Plan
+from gateway.comparing import Sample
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Key
 from gateway.follow import Following, key_of
+from gateway.forecast import need_of
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
 from gateway.stored import StoredAnswers
+from gateway.witness import Witness
+from router.decision import FREE, Decision
+from router.features import FEATURE_CHARS
 
 
 class Inference:
@@ -26,7 +31,7 @@ class Inference:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock)
+        self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock, services.judge)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
         self._cascade = Cascade(services, Generation(services, self._stored))
         self._exact = services.config.cache.exact.enabled
@@ -42,13 +47,16 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
+        account.need = need_of(len(raw), asked.request.body)
+        services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
             self._chooser.remember(asked, hit.tier)
             await self._stored.replay(hit, asked.request, exchange, account)
             return
         # From here on the request may wait, and the client may leave meanwhile.
-        key = key_of(asked, exact=self._exact)
+        account.priority = (account.identity or ANYONE).urgency(exchange.header(b"x-forebay-priority"))
+        key = key_of(asked, account.priority, exact=self._exact)
         if key is None:
             exchange.watch(block)
             await self._make(asked, embedder, exchange, account, block)
@@ -105,11 +113,13 @@ class Inference:
             await self._stored.replay(found.hit, asked.request, exchange, account)
             self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
-        work = self._decide(asked, plan, embedding, embedder, account)
+        await self._chooser.recall(asked)
+        vector = self._chooser.readable(embedding, embedder)
+        decision = self._decide(asked, plan, vector, account)
         if flight is not None:
-            flight.tier = work.gate.name
-            work = replace(work, flight=flight)
-        await self._cascade.run(work, exchange, account, block, partial(self._chooser.remember, asked))
+            flight.tier = decision.tier
+        work = self._work(asked, decision, embedding if plan.semantic else None, flight)
+        await self._generate(work, asked, decision, exchange, account, block)
 
     async def _embed(
         self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None
@@ -123,26 +133,21 @@ class Inference:
         embedding = await embedder.embed(plan.text, deadline, owner)
         return embedding, self._services.clock.monotonic() - started
 
-    def _decide(
-        self,
-        asked: Asked,
-        plan: Plan,
-        embedding: Embedding | None,
-        embedder: BatchingEmbedder | None,
-        account: Account,
-    ) -> Work:
-        """The tier, noted everywhere it shows, and the work it gets."""
-        vector = self._chooser.readable(embedding, embedder)
+    def _decide(self, asked: Asked, plan: Plan, vector: Vector | None, account: Account) -> Decision:
+        """The tier, noted everywhere it shows."""
         decision = self._chooser.decide(asked, plan, vector)
         self._chooser.remember(asked, decision.tier)
         account.tier, account.complexity, account.route_reason = decision.tier, decision.complexity, decision.reason
-        metrics = self._services.metrics
-        ear = self._cascade.ear(asked.request, decision, account)
-        if ear is None:
-            # Else it is counted when the ear has decided.
-            metrics.decisions(decision.tier, decision.reason).inc()
+        account.truncated = plan.ask is not None and len(plan.ask) > FEATURE_CHARS
+        drift = self._services.learning.drift
         if decision.complexity is not None:
-            metrics.complexity().observe(decision.complexity)
+            self._services.metrics.complexity().observe(decision.complexity)
+            drift.scored(decision.complexity)
+        if decision.reason in FREE:
+            drift.chose(decision.tier)
+        return decision
+
+    def _work(self, asked: Asked, decision: Decision, embedding: Embedding | None, flight: Flight | None) -> Work:
         gate = self._services.tiers[decision.tier]
         return Work(
             request=asked.request,
@@ -151,6 +156,32 @@ class Inference:
             chosen=asked.target.tier is None,
             question=asked.question,
             controls=asked.controls,
-            embedding=embedding if plan.semantic else None,
-            ear=ear,
+            embedding=embedding,
+            flight=flight,
         )
+
+    async def _generate(
+        self,
+        work: Work,
+        asked: Asked,
+        decision: Decision,
+        exchange: Exchange,
+        account: Account,
+        block: Interruptible,
+    ) -> None:
+        """The answer of the tier; one that somebody listens to may be given up, or compared afterwards."""
+        services, request = self._services, asked.request
+        ear = self._cascade.ear(request, decision, account)
+        if ear is None:
+            # Else it is counted when the ear has decided.
+            services.metrics.decisions(decision.tier, decision.reason).inc()
+        witness: Witness | None = None
+        if decision.tier == "small" and decision.reason in FREE and services.learning.comparing.wants(request):
+            witness = Witness(request, ear)
+        work = replace(work, listener=witness or ear)
+        await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
+        if witness is not None and account.tier == "small" and (text := witness.text) is not None:
+            reason = str(account.route_reason)
+            services.learning.comparing.offer(
+                Sample(request, account.request_id, text, account.complexity, reason, account.confidence)
+            )

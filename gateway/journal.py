@@ -54,6 +54,7 @@ class Journal:
             "similarity": _rounded(account.similarity, 4),
             "guard": account.guard,
             "complexity": _rounded(account.complexity, 4),
+            "truncated": account.truncated,
             "route_reason": account.route_reason,
             "confidence": _rounded(account.confidence, 4),
             "queue_ms": round(account.queue_s * 1000, 3),

@@ -75,6 +75,7 @@ TABLE = (
     Spec(
         "forebay_cache_writes_skipped_total", "counter", "Answers that were not stored", ("reason",), bounded="reason"
     ),
+    Spec("forebay_cache_judge_total", "counter", "Doubts of the guard by what the judge said", ("verdict",)),
     Spec("forebay_cache_shadow_total", "counter", "Semantic hits compared with a fresh answer", ("agreement",)),
     Spec("forebay_cache_shadow_skipped_total", "counter", "Semantic hits drawn but not compared", ("reason",)),
     Spec("forebay_saved_tokens_total", "counter", "Output tokens that were not generated", ("source",)),
@@ -83,6 +84,14 @@ TABLE = (
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
+    Spec("forebay_router_drift", "gauge", "Live scores against the training sample: population stability index"),
+    Spec(
+        "forebay_router_misrouted_total",
+        "counter",
+        "Requests on the wrong tier, estimated from samples",
+        ("direction",),
+    ),
+    Spec("forebay_feedback_total", "counter", "Feedback on answers", ("tier", "verdict")),
     Spec(
         "forebay_cascade_held_seconds",
         "histogram",
@@ -98,11 +107,17 @@ TABLE = (
     Spec("forebay_tenant_requests_total", "counter", "Requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_tokens_total", "counter", "Tokens by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
+    Spec(
+        "forebay_limits_unchecked_total",
+        "counter",
+        "Requests let pass as the limits' store did not answer",
+        ("reason",),
+    ),
     Spec("forebay_upstream_errors_total", "counter", "Failed calls to a tier's server", ("tier", "kind")),
     Spec(
         "forebay_dependency_breaker_state",
         "gauge",
-        "Breaker of the embedder or the shared store: 0 closed, 1 half-open, 2 open",
+        "Breaker of the embedder or a shared store: 0 closed, 1 half-open, 2 open",
         ("dependency",),
     ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
@@ -223,6 +238,7 @@ class Metrics:
         self.similarity = histogram("cache_similarity")
         self.entries = gauge("cache_entries")
         self.writes_skipped = counter("cache_writes_skipped_total")
+        self.judge = counter("cache_judge_total")
         self.shadow = counter("cache_shadow_total")
         self.shadow_skipped = counter("cache_shadow_skipped_total")
         self.saved_tokens = counter("saved_tokens_total")
@@ -231,6 +247,9 @@ class Metrics:
         self.embed_batch = histogram("embed_batch_size")
         self.decisions = counter("router_decisions_total")
         self.complexity = histogram("router_complexity")
+        self.drift = gauge("router_drift")
+        self.misrouted = counter("router_misrouted_total")
+        self.feedback = counter("feedback_total")
         self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
         self.queue_depth = gauge("queue_depth")
@@ -240,6 +259,7 @@ class Metrics:
         self.tenant_requests = counter("tenant_requests_total")
         self.tenant_tokens = counter("tenant_tokens_total")
         self.tenant_shed = counter("tenant_shed_total")
+        self.limits_unchecked = counter("limits_unchecked_total")
         self.upstream_errors = counter("upstream_errors_total")
         self.retries = counter("retries_total")
         self.breaker_state = gauge("breaker_state")

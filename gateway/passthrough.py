@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import orjson
 from pydantic import JsonValue
 
-from core.errors import BadRequest, NotFound, Refused, RequestError
+from core.errors import BadRequest, NotFound, RequestError
 from gateway.account import Account
-from gateway.admission import Ticket
-from gateway.deadline import deadline_of
+from gateway.door import admitted
 from gateway.exchange import Exchange
+from gateway.forecast import Need, need_of
 from gateway.headers import STREAM_HEADERS, answer_headers, upstream_headers
 from gateway.interrupt import Interruptible
+from gateway.metering import Usage, usage_of
 from gateway.patience import Patience
 from gateway.relay import content_type, is_event_stream, passed_headers
 from gateway.services import Services
@@ -26,6 +27,10 @@ from gateway.upstream.replicas import Opened, kind_of
 ROUTE = "/v1/{path}"
 # Under /v1, but not for clients: they change what the engine serves to everyone.
 ENGINE_ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+# These write an answer of their own; what the others give back costs no tokens.
+GENERATING = ("/v1/responses", "/v1/messages")
+# The usage in a JSON answer of up to so many bytes is read.
+MAX_METERED = 256 * 1024
 METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH"})
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?', re.IGNORECASE)
 _MODEL_PART = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n)', re.IGNORECASE)
@@ -33,11 +38,12 @@ _MODEL_PART = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A request that is passed through: its body with the engine's name of the model, and where it goes."""
+    """A request that is passed through: its body with the engine's name of the model, where it goes, what it takes."""
 
     body: bytes
     target: Target
     stream: bool
+    need: Need
 
 
 class PassThrough:
@@ -57,19 +63,11 @@ class PassThrough:
             raise BadRequest("this route needs a model by name: only chat and completions take auto", param="model")
         gate = self._services.tiers[tier]
         account.tier, account.stream, account.model = tier, foreign.stream, foreign.target.model
+        account.need = foreign.need
         account.route_reason = "override" if len(self._services.tiers) > 1 else "only_tier"
         exchange.watch(block)
-        gate.replicas.check()
-        ticket = Ticket(account.tenant, "normal", deadline_of(exchange))
-        try:
-            async with gate.admission.enter(ticket):
-                account.queue_s = ticket.waited
-                self._services.metrics.queue_wait(tier, account.priority).observe(ticket.waited)
-                await self._call(foreign, gate, exchange, account, block)
-        except Refused as error:
-            account.queue_s = ticket.waited
-            self._services.metrics.shed(tier, error.reason or "refused").inc()
-            raise
+        async with admitted(gate, exchange, account, self._services):
+            await self._call(foreign, gate, exchange, account, block)
 
     def understand(self, raw: bytes, exchange: Exchange) -> Foreign:
         """Where the request goes; raises RequestError where its model is missing or not known."""
@@ -77,17 +75,19 @@ class PassThrough:
         tier_header = exchange.header(b"x-forebay-tier")
         targets = self._services.targets
         if kind.startswith("multipart/form-data"):
+            need = Need(len(raw), 0)
             place = _model_part(raw, exchange.header(b"content-type") or "")
             if place is None:
-                return Foreign(raw, self._unnamed(exchange, tier_header), stream=False)
+                return Foreign(raw, self._unnamed(exchange, tier_header), False, need)
             start, end = place
             target = targets.resolve(raw[start:end].decode("utf-8", "replace"), tier_header)
             name = (target.model or "").encode()
-            return Foreign(raw[:start] + name + raw[end:], target, stream=False)
+            return Foreign(raw[:start] + name + raw[end:], target, False, need)
         body = _json_object(raw) if raw else {}
+        need = need_of(len(raw), body) if exchange.path.startswith(GENERATING) else Need(len(raw), 0)
         model = body.get("model")
         if model is None:
-            return Foreign(raw, self._unnamed(exchange, tier_header), stream=body.get("stream") is True)
+            return Foreign(raw, self._unnamed(exchange, tier_header), body.get("stream") is True, need)
         if not isinstance(model, str):
             raise BadRequest("model must be a string", param="model")
         if "kv_transfer_params" in body:
@@ -95,7 +95,7 @@ class PassThrough:
         target = targets.resolve(model, tier_header)
         if target.model is not None and target.model != model:
             raw = orjson.dumps({**body, "model": target.model})
-        return Foreign(raw, target, stream=body.get("stream") is True)
+        return Foreign(raw, target, body.get("stream") is True, need)
 
     def _unnamed(self, exchange: Exchange, tier_header: str | None) -> Target:
         """The target of a request without a model: the only tier, or the one that the header names."""
@@ -152,14 +152,30 @@ class PassThrough:
         if is_event_stream(reply.headers):
             headers += STREAM_HEADERS
         await exchange.start(reply.status, headers)
+        kept: list[bytes] = []
+        room = MAX_METERED if kind.lower().startswith(b"application/json") else 0
         while chunk:
+            room -= len(chunk)
+            if room >= 0:
+                kept.append(chunk)
             began = clock.monotonic()
             await exchange.write(chunk)
             account.client_s += clock.monotonic() - began
             patience.wait()
             chunk = await reply.read()
             account.last_at = patience.got()
+        if kept and room >= 0:
+            account.usage = usage_in(b"".join(kept))
         await exchange.end()
+
+
+def usage_in(raw: bytes) -> Usage | None:
+    """The tokens that an answer says it took; None where it says nothing."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return usage_of(value.get("usage")) if isinstance(value, dict) else None
 
 
 def passable(path: str) -> bool:

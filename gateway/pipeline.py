@@ -18,6 +18,8 @@ logger = logging.getLogger("forebay.gateway")
 Answer = Callable[[Exchange, Account, Interruptible], Awaitable[None]]
 # How long the last words of a broken stream may take to go out, in seconds.
 LAST_WORDS = 1.0
+# Asking what there is costs nothing of a key's limits.
+UNLIMITED = "/v1/models"
 
 
 class Internal(RequestError):
@@ -45,6 +47,8 @@ class Pipeline:
         finally:
             # Nothing here waits, so no cancellation can come between: this happens once, whatever happened above.
             services.load.leave()
+            if account.taken is not None:
+                services.limiter.leave(account.taken)
             exchange.unwatch()
             services.settlement.settle(account)
 
@@ -52,6 +56,8 @@ class Pipeline:
         try:
             async with Interruptible() as block:
                 self._admit(exchange, account, admin)
+                if account.identity is not None and not (admin or account.route.startswith(UNLIMITED)):
+                    account.taken = await self._services.limiter.enter(account.identity)
                 await answer(exchange, account, block)
             account.status = exchange.status or 0
         except ClientGone:

@@ -88,6 +88,8 @@ class Probes:
             level = logging.INFO if fault is None else logging.WARNING
             logger.log(level, "tier %s: %s is %s%s", gate.name, replica.url, health, f": {fault}" if fault else "")
         replica.health, replica.fault = health, fault
+        if health == "up":
+            gate.admission.wake()
 
 
 async def probe(

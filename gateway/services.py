@@ -22,6 +22,11 @@ from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
+from gateway.judge import Judge
+from gateway.learning import Learning
+from gateway.limits.base import Ledger
+from gateway.limits.limiter import Limiter
+from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
 from gateway.probes import Probes
 from gateway.settle import Settlement
@@ -83,9 +88,12 @@ class Services:
     embedder: EmbedderSlot
     classifier: Classifier
     conversations: Conversations
+    learning: Learning
     flights: Flights
     shadow: Shadow
+    judge: Judge
     names: Names
+    limiter: Limiter
     breakers: Mapping[str, Breaker]
     load: Load = field(default_factory=Load)
 
@@ -124,7 +132,7 @@ async def opened(
         stack.callback(journal.close)
         upstream = await stack.enter_async_context(UpstreamClient())
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
-        link = store_link(config, clock)
+        link = store_link("cache.store", config.cache.store, config, clock)
         if link is not None:
             await stack.enter_async_context(link)
         cache = await stack.enter_async_context(response_cache(config, clock, link))
@@ -139,8 +147,10 @@ async def opened(
         names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
         await stack.enter_async_context(names)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
+        limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
+        learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
             clock=clock,
@@ -152,10 +162,13 @@ async def opened(
             cache=cache,
             embedder=slot,
             classifier=classifier,
-            conversations=Conversations(),
+            conversations=await conversations(stack, link),
+            learning=learning,
             flights=Flights(clock),
             shadow=shadow,
+            judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
+            limiter=limiter,
             breakers=breakers,
         )
 
@@ -169,17 +182,40 @@ def load_classifier(config: Config) -> Classifier:
         raise ConfigError([Problem("router.classifier", problem.message) for problem in error.problems]) from None
 
 
-def store_link(config: Config, clock: Clock) -> "RedisLink | None":
-    """The link to the shared store, not yet entered; None where there is none. Raises ConfigError."""
-    if config.cache.store == "memory":
+def store_link(key: str, store: str, config: Config, clock: Clock) -> "RedisLink | None":
+    """The link to a shared store, not yet entered; None where there is none. Raises ConfigError with its key path."""
+    if store == "memory":
         return None
     from core.redis_link import RedisLink  # noqa: PLC0415  # megabytes that a gateway of its own does not need
 
     try:
-        address = store_address(config.cache.store)
+        address = store_address(store)
     except ConfigError as error:
-        raise ConfigError([Problem("cache.store", problem.message) for problem in error.problems]) from None
-    return RedisLink(address, clock, config.cache.timeout, "the cache store")
+        raise ConfigError([Problem(key, problem.message) for problem in error.problems]) from None
+    name = {"cache.store": "the cache store", "auth.store": "the limits store"}[key]
+    return RedisLink(address, clock, config.cache.timeout, name)
+
+
+async def _limiter(
+    stack: AsyncExitStack, config: Config, clock: Clock, metrics: Metrics, breakers: dict[str, Breaker]
+) -> Limiter:
+    link = store_link("auth.store", config.auth.store, config, clock)
+    if link is not None:
+        await stack.enter_async_context(link)
+        breakers["limits_store"] = link.breaker
+    limiter = Limiter(ledger(config, clock, link), partial(_count_unchecked, metrics))
+    return await stack.enter_async_context(limiter)
+
+
+def ledger(config: Config, clock: Clock, link: "RedisLink | None") -> Ledger:
+    """Where limits are counted, not yet entered: over the link where there is one, else in memory."""
+    if link is None:
+        return MemoryLedger(clock)
+    from gateway.limits.redis import RedisLedger  # noqa: PLC0415  # as above
+
+    longest = max(tier.timeout.total + tier.queue.max_wait for _, tier in config.tiers.items())
+    # An escalated request runs on two tiers, one after the other.
+    return RedisLedger(link, clock, 2 * longest + 60)
 
 
 def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> ResponseCache:
@@ -201,6 +237,15 @@ def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> Re
     return ResponseCache(settings, clock=clock, verifier=verifier, open_store=store)
 
 
+async def conversations(stack: AsyncExitStack, link: "RedisLink | None") -> Conversations:
+    """The conversations; shared over the link where there is one."""
+    if link is None:
+        return Conversations()
+    from router.shared_conversations import SharedConversations  # noqa: PLC0415  # as above
+
+    return Conversations(elsewhere=await stack.enter_async_context(SharedConversations(link)))
+
+
 def _understand(cache: ResponseCache, embedder: BatchingEmbedder) -> None:
     cache.understand(namespace(embedder.name, embedder.dim))
 
@@ -216,11 +261,21 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
     replicas.listeners.append(partial(_watch_breaker, metrics, name))
-    return TierGate(name, tier, Admission(name, tier.queue, clock), replicas, authorization)
+    admission = Admission(name, tier.queue, clock, lambda: replicas.usable, patient=scales_from_zero(tier))
+    return TierGate(name, tier, admission, replicas, authorization)
+
+
+def scales_from_zero(tier: Tier) -> bool:
+    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
+    return tier.replicas.min == 0 and tier.fallback is None
 
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:
     metrics.upstream_errors(tier, kind).inc()
+
+
+def _count_unchecked(metrics: Metrics, reason: str) -> None:
+    metrics.limits_unchecked(reason).inc()
 
 
 def _count_retry(metrics: Metrics, tier: TierName) -> None:

@@ -15,6 +15,7 @@ from gateway.account import Account
 from gateway.envelope import JSON, Headers
 from gateway.exchange import Exchange
 from gateway.headers import EVENT_STREAM, answer_headers, hit_headers
+from gateway.judge import Judge
 from gateway.metering import usage_of
 from gateway.metrics import Metrics
 from gateway.settle import cost
@@ -25,8 +26,8 @@ logger = logging.getLogger("forebay.cache")
 class StoredAnswers:
     """Looks up, replays and stores. A cache that breaks is a miss."""
 
-    def __init__(self, cache: ResponseCache, config: Config, metrics: Metrics, clock: Clock) -> None:
-        self._cache, self._metrics, self._clock = cache, metrics, clock
+    def __init__(self, cache: ResponseCache, config: Config, metrics: Metrics, clock: Clock, judge: Judge) -> None:
+        self._cache, self._metrics, self._clock, self._judge = cache, metrics, clock, judge
         self._exact = config.cache.exact.enabled
         self._semantic = config.cache.semantic
         self._prices = {name: tier.price for name, tier in config.tiers.items()}
@@ -58,6 +59,10 @@ class StoredAnswers:
         left = max(self._semantic.deadline - spent, 0.001)
         try:
             found = await self._cache.semantic(question, embedding, controls, deadline=left)
+            if found.doubt is not None:
+                since = self._clock.monotonic()
+                found = await self._judge.decide(question, found, account.tenant, account.request_id)
+                account.held_s += self._clock.monotonic() - since
         except Exception:  # a boundary, as above
             logger.exception("the semantic cache layer failed")
             self._metrics.lookups("semantic", "error").inc()

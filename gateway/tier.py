@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from core.config import Tier, TierName
 from gateway.admission import Admission
+from gateway.forecast import Forecast
 from gateway.upstream.replicas import Replicas
 from router.decision import TierFacts
 
@@ -12,7 +13,8 @@ from router.decision import TierFacts
 class TierGate:
     """A tier's door and its servers.
 
-    `authorization`: the header value that its servers want, None for none. `facts`: what the router must know.
+    `authorization`: the header value that its servers want, None for none. `forecast`: what its answers
+    are like. `facts`: what the router must know.
     """
 
     name: TierName
@@ -20,6 +22,7 @@ class TierGate:
     admission: Admission
     replicas: Replicas
     authorization: str | None
+    forecast: Forecast = field(default_factory=Forecast)
     facts: TierFacts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ time, so the history up to a turn is the name of the conversation when the next 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import orjson
 from pydantic import JsonValue
@@ -18,32 +19,47 @@ Messages = Sequence[Mapping[str, JsonValue]]
 Key = bytes
 
 
+class Elsewhere(Protocol):
+    """What other gateways remember.
+
+    `read`: the tier under a key, None where nobody noted one or it cannot be had in time. `write`: notes one, without
+    waiting; it never raises.
+    """
+
+    async def read(self, key: Key) -> TierName | None: ...
+
+    def write(self, key: Key, tier: TierName) -> None: ...
+
+
 class Conversations:
     """The tier of the last `max_entries` conversations; the least recently used is forgotten first.
 
-    For one event loop: no locks. An entry takes about 250 bytes, whatever the length of the conversation.
+    For one event loop: no locks. An entry takes about 250 bytes, whatever the length of the conversation. With
+    `elsewhere` it is shared: `recall` fetches what another gateway has noted, before `floor` is asked.
     """
 
-    def __init__(self, max_entries: int = 50_000) -> None:
+    def __init__(self, max_entries: int = 50_000, elsewhere: Elsewhere | None = None) -> None:
         self._tiers: OrderedDict[Key, TierName] = OrderedDict()
-        self._max_entries = max_entries
+        self._max_entries, self._elsewhere = max_entries, elsewhere
 
     def __len__(self) -> int:
         return len(self._tiers)
 
+    async def recall(self, tenant: str, request: InferenceRequest) -> None:
+        """Fetches what is noted elsewhere about this request's conversation, where it is not known here."""
+        if self._elsewhere is None:
+            return
+        key = _reached(tenant, request)
+        if key is not None and key not in self._tiers:
+            tier = await self._elsewhere.read(key)
+            if tier is not None:
+                self._note(key, tier)
+
     def floor(self, tenant: str, request: InferenceRequest) -> TierName | None:
         """The tier that this request's conversation has reached; None where it is not known or has just begun."""
-        messages = request.messages
-        turns = _user_turns(messages)
-        if not turns:
-            return None
-        # After the assistant's or a tool's message the last user turn is the previous one.
-        previous = turns[-1] if turns[-1] < len(messages) - 1 else (turns[-2] if len(turns) > 1 else None)
-        if previous is None:
-            return None
-        key = _key(tenant, messages[: previous + 1])
-        tier = self._tiers.get(key)
-        if tier is not None:
+        key = _reached(tenant, request)
+        tier = None if key is None else self._tiers.get(key)
+        if key is not None and tier is not None:
             self._tiers.move_to_end(key)
         return tier
 
@@ -53,10 +69,26 @@ class Conversations:
         if not turns:
             return
         key = _key(tenant, request.messages[: turns[-1] + 1])
+        self._note(key, tier)
+        if self._elsewhere is not None:
+            self._elsewhere.write(key, self._tiers[key])
+
+    def _note(self, key: Key, tier: TierName) -> None:
         self._tiers[key] = "frontier" if self._tiers.get(key) == "frontier" else tier
         self._tiers.move_to_end(key)
         while len(self._tiers) > self._max_entries:
             self._tiers.popitem(last=False)
+
+
+def _reached(tenant: str, request: InferenceRequest) -> Key | None:
+    """The key of the messages up to the previous user turn; None where there is none."""
+    messages = request.messages
+    turns = _user_turns(messages)
+    if not turns:
+        return None
+    # After the assistant's or a tool's message the last user turn is the previous one.
+    previous = turns[-1] if turns[-1] < len(messages) - 1 else (turns[-2] if len(turns) > 1 else None)
+    return None if previous is None else _key(tenant, messages[: previous + 1])
 
 
 def _user_turns(messages: Messages) -> list[int]:

@@ -29,6 +29,9 @@ Reason = Literal[
     "no_text",  # nothing to score: the frontier tier, as a wrong answer costs more than a long one
 ]
 
+# Reasons of decisions that could have gone to either tier, and were made by the score.
+FREE: tuple[Reason, ...] = ("complexity", "unfamiliar", "no_text")
+
 # Fields by which clients ask for structured output: OpenAI's, then vLLM's own.
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 

@@ -65,6 +65,9 @@ def read_labels(
     rows = []
     for number, row in read_rows(path):
         where = f"{path}:{number}"
+        if row.get("source") == "feedback" and "weak" not in row:
+            # Feedback on the frontier tier's answer, or without its prompt: for people to read.
+            continue
         weak_quality, strong_quality = _qualities(row, weak, strong, where)
         rows.append(Labelled(prompt_of(row, where), weak_quality, strong_quality, _group(row, group_field, where)))
     if not rows:

@@ -154,15 +154,15 @@ async def restart(place: Place, stack: ExitStack, entries: int) -> list[Row]:
 
 async def hanging(place: Place, entries: int, rate: float) -> list[Row]:
     """SIGSTOP of the store under load, half of it known questions, half new ones."""
-    load = asyncio.create_task(_mixed(place, entries, rate, 3 * PHASE))
+    load = asyncio.create_task(_mixed(place, entries, rate, 4 * PHASE))
     await asyncio.sleep(PHASE)
     stopped = time.monotonic()
     place.server.stop()
-    opened = await until(partial(_level, place, 2))
+    opened = await until(partial(_closed, place, False))
     await asyncio.sleep(max(0.0, PHASE - opened))
     went = time.monotonic()
     place.server.go()
-    closed = await until(partial(_level, place, 0))
+    closed = await until(partial(_closed, place, True))
     seen = await load
     rows: list[Row] = [
         (f"load, half known: {rate:.0f}/s, failed", f"{sum(s.status != 200 for s in seen)} of {len(seen)}")
@@ -192,7 +192,7 @@ async def dying(place: Place, entries: int, rate: float) -> list[Row]:
     await asyncio.sleep(PHASE / 2)
     await asyncio.to_thread(place.server.start)
     again = time.monotonic()
-    closed = await until(partial(_level, place, 0))
+    closed = await until(partial(_closed, place, True))
     seen = await load
     gone = [s for s in seen if killed + 0.1 <= s.at < again]
     back = [s for s in seen if s.at >= again + closed]
@@ -207,8 +207,9 @@ async def dying(place: Place, entries: int, rate: float) -> list[Row]:
     ]
 
 
-async def _level(place: Place, level: int) -> bool:
-    return [await place.breaker(url) for url in place.urls] == [level, level]
+async def _closed(place: Place, wanted: bool) -> bool:
+    """Whether the breakers of both gateways are closed, or none is: an open one is half-open while it is tried."""
+    return {await place.breaker(url) == 0 for url in place.urls} == {wanted}
 
 
 async def _mixed(place: Place, entries: int, rate: float, seconds: float) -> list[Seen]:
@@ -234,6 +235,8 @@ def _hits(seen: list[Seen], *kinds: str) -> str:
 
 def _spread(seen: list[Seen], *, worst: bool = False) -> str:
     found = milliseconds(seen)
+    if not found:
+        return "nothing"
     shown = f"{found['p50']:.1f} / {found['p99']:.1f}"
     return f"{shown} / {found['max']:.1f} ms" if worst else f"{shown} ms"
 
@@ -258,10 +261,15 @@ async def run(kind: str, entries: int, rate: float) -> list[Row]:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(30)) as session:
             place = Place(session, server, document, urls, count(10_000_000))
-            rows = await sharing(place, entries)
-            rows += await restart(place, stack, entries)
-            rows += await hanging(place, entries, rate)
-            rows += await dying(place, entries, rate)
+            rows: list[Row] = []
+            for name, step in (
+                ("sharing", sharing(place, entries)),
+                ("restart", restart(place, stack, entries)),
+                ("SIGSTOP", hanging(place, entries, rate)),
+                ("SIGKILL", dying(place, entries, rate)),
+            ):
+                print(f"shared_cache: {name}", file=sys.stderr)
+                rows += await step
     return rows
 
 

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 ARTEFACT = "guard.json"
 # Readings kept: an asked text meets several candidates, and popular stored ones are met often.
 READINGS = 2048
+# A score this near the cut is about as often wrong as right: here a second opinion pays.
+UNSURE = 0.15
 
 
 class Guard:
@@ -42,7 +44,8 @@ class Guard:
             return Verdict(served=False, feature=rule)
         score, worth = self._model.score(pair.features(float(asked.vector @ stored.vector)))
         served = score >= self._cut
-        return Verdict(served, deciding_feature(worth, served), round(score, 4))
+        unsure = abs(score - self._cut) <= UNSURE
+        return Verdict(served, deciding_feature(worth, served), round(score, 4), unsure)
 
     def reading(self, text: str) -> Reading:
         """What the guard reads in a text; for people who ask why."""

@@ -60,7 +60,8 @@ class Follower:
     @property
     def fault(self) -> str | None:
         """Why the catalogue may lack something."""
-        return None if self.warm.is_set() or self._namespace is None else "the questions in the store are being read"
+        known = self.warm.is_set() and self._namespace == self._catalogue.namespace
+        return None if known or self._catalogue.namespace is None else "the questions in the store are being read"
 
     def start(self) -> None:
         """Begin, in a task of its own."""

@@ -12,8 +12,9 @@ from cache.stores.scripts import PURGE, READ, REMOVE, SIZES, WRITE, Keys, is_id,
 from core.clock import Clock
 from core.redis_link import Argument, RedisLink
 
-# What an entry costs besides its answer, text and vector: its share of the books, keys, allocation (measured).
-OVERHEAD = 1100
+# What an entry costs besides its answer, text and vector: its share of the books, keys, allocation (measured with
+# bench.cache_growth, rounded up).
+OVERHEAD = 2000
 # Events kept for followers; who is further behind reads everything anew. One event is about 150 bytes.
 EVENTS = 10_000
 

@@ -108,8 +108,8 @@ class Key(Record):
 class Auth(Record):
     """Client keys. No keys means open to everyone who can reach the port."""
 
-    store: str = "memory"
-    """Where limits are counted: memory or redis://…"""
+    store: StoreUrl = "memory"
+    """Where limits are counted: memory, redis://…, rediss://… or redis+cluster://…"""
     keys: Annotated[tuple[Key, ...], Field(strict=False)] = ()
     """Keys that are accepted; empty is open, and /admin routes answer 403."""
 
@@ -177,9 +177,15 @@ class Labels(Record):
     """Comparisons of both tiers on production traffic, kept as training data."""
 
     path: str | None = None
-    """File to append to; null keeps none."""
+    """File to append to, prompts included; rows stay until you delete them. null keeps none."""
     rate: float = Field(0.0, ge=0, le=1)
-    """Share of small-tier answers that are compared."""
+    """Share of small-tier answers that the frontier tier is asked for too, in the background."""
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if self.rate > 0 and self.path is None:
+            raise ValueError("rate needs a path to keep the labels in")
+        return self
 
 
 class Cascade(Record):
@@ -360,7 +366,8 @@ class Config(Record):
     console: Console = Console()
 
     @model_validator(mode="after")
-    def _cascades(self) -> Self:
-        if self.router.cascade.enabled and len(self.tiers.items()) < 2:
-            raise ValueError("router.cascade.enabled needs both tiers")
+    def _two_tiers(self) -> Self:
+        wanted = self.router.cascade.enabled or self.router.labels.rate > 0
+        if wanted and len(self.tiers.items()) < 2:
+            raise ValueError("router.cascade.enabled and router.labels.rate need both tiers")
         return self

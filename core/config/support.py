@@ -9,30 +9,29 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    semantic, router = config.cache.semantic, config.router
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
-        ("auth.store", config.auth.store != "memory", "memory"),
-        ("cache.semantic.judge", semantic.judge is not None, "null"),
-        ("router.labels.rate", router.labels.rate > 0, "0.0"),
     ]
-    for index, key in enumerate(config.auth.keys):
-        at = f"auth.keys[{index}]"
-        checks += [
-            (f"{at}.concurrency", key.concurrency is not None, "null"),
-            (f"{at}.requests_per_minute", key.requests_per_minute is not None, "null"),
-            (f"{at}.tokens_per_minute", key.tokens_per_minute is not None, "null"),
-            (f"{at}.monthly_budget", key.monthly_budget is not None, "null"),
-            (f"{at}.priority", key.priority != "normal", "normal"),
-            (f"{at}.weight", key.weight != 1, "1"),
-        ]
     for name, tier in config.tiers.items():
         checks += [
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
         ]
-    return [
+    return [*_idle(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks
         if asked
     ]
+
+
+def _idle(config: Config) -> list[Problem]:
+    """Settings that have no effect because of others."""
+    semantic = config.cache.semantic
+    judge = semantic.judge
+    if judge is None:
+        return []
+    if judge not in dict(config.tiers.items()):
+        return [Problem("cache.semantic.judge", f"the tier {judge} is not configured")]
+    if not semantic.guard:
+        return [Problem("cache.semantic.judge", "is asked where the guard is unsure, and cache.semantic.guard is off")]
+    return []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.config.records import Embedder, Semantic
+from core.errors import ConfigError, Problem
 from forebay import configuration
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog="example: forebay cache evaluate --pairs pairs.jsonl --threshold 0.85 --json",
     )
     evaluate.add_argument("--threshold", type=_fraction, metavar="T", help="similarity τ (default: as configured)")
+    evaluate.add_argument("--judge", metavar="URL", help="server that is asked where the guard is unsure, without /v1")
+    evaluate.add_argument("--judge-model", metavar="M", help="its model")
     evaluate.set_defaults(run=run_evaluate)
     calibrate = parts.add_parser(
         "calibrate",
@@ -52,12 +55,24 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
     """Print the rates."""
-    from cache.evaluate import evaluate  # noqa: PLC0415  # keeps `--help` quick
+    from cache.evaluate import evaluate, second_opinions  # noqa: PLC0415  # keeps `--help` quick
+    from forebay.opinions import judge_at  # noqa: PLC0415  # as above
 
+    if (arguments.judge is None) != (arguments.judge_model is None):
+        raise ConfigError([Problem("", "--judge URL and --judge-model M belong together")])
     semantic, outcomes = _judged(arguments)
     threshold = semantic.threshold if arguments.threshold is None else arguments.threshold
     found = evaluate(outcomes, threshold)
-    print(json.dumps(asdict(found)) if arguments.json else _rates(found))
+    document = asdict(found)
+    lines = _rates(found)
+    if arguments.judge is not None:
+        with judge_at(arguments.judge, arguments.judge_model) as ask:
+            outcomes, asked, failed = second_opinions(outcomes, threshold, ask)
+        after = evaluate(outcomes, threshold)
+        document["judge"] = asdict(after) | {"asked": asked, "failed": failed}
+        lines += f"\n\nwith the judge {arguments.judge_model}, asked about {asked} pairs, {failed} without an opinion\n"
+        lines += _rates(after)
+    print(json.dumps(document) if arguments.json else lines)
     return 0
 
 

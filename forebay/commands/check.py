@@ -23,7 +23,9 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog="example: forebay check --config forebay.yaml --live",
     )
     configuration.add_option(parser)
-    parser.add_argument("--live", action="store_true", help="also ask the tiers and load embedder and classifier")
+    parser.add_argument(
+        "--live", action="store_true", help="also ask tiers and shared store, and load embedder and classifier"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the document and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         for fault in faults:
             print(f"forebay: {fault}", file=sys.stderr)
         if arguments.live and not faults:
-            print("live: every tier, the embedder and the classifier answered")
+            print("live: every tier, the shared store if there is one, the embedder and the classifier answered")
     return 1 if faults else 0
 
 
@@ -81,8 +83,9 @@ def engine_problems(config: Config) -> list[Problem]:
 
 
 def live_faults(config: Config) -> list[Problem]:
-    """What the configuration names and does not answer: tiers (with their model), embedder."""
-    from forebay.live import embedder_faults, tier_faults  # noqa: PLC0415  # loads torch
+    """What the configuration names and does not answer: tiers (with their model), shared store, embedder."""
+    from forebay.live import embedder_faults, store_faults, tier_faults  # noqa: PLC0415  # loads torch
 
     faults = [fault for name, tier in config.tiers.items() for fault in tier_faults(f"tiers.{name}", tier)]
+    faults += store_faults("cache.store", config.cache.store) + store_faults("auth.store", config.auth.store)
     return faults + embedder_faults(config.embedder)

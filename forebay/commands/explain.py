@@ -95,6 +95,8 @@ def _text(document: dict[str, Any]) -> str:
         guard = semantic["guard"]
         score = "" if guard["score"] is None else f", score {guard['score']:.3f}"
         lines.append(("  guard", f"{'agrees' if guard['served'] else 'refuses'} by {guard['feature']}{score}"))
+    if semantic["judge"]:
+        lines.append(("  judge", semantic["judge"]))
     if router["complexity"] is not None:
         lines.append(("complexity", f"{router['complexity']:.3f}, threshold {router['threshold']}"))
     lines.append(("tier", _with_reason(router["tier"], router["reason"])))

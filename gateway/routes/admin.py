@@ -67,6 +67,7 @@ async def describe(services: Services) -> dict[str, JsonValue]:
         "tiers": tiers,
         "cache": await cache_state(services),
         "conversations": len(services.conversations),
+        "router": {"drift": services.learning.drift.psi(), "warning": services.learning.drift.warning()},
         "embedder": {
             "state": services.embedder.state,
             "fault": services.embedder.fault,

@@ -57,8 +57,14 @@ def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:
         degraded.append(f"embedder: {embedder.fault}")
     if embedder.breaker.state != "closed":
         degraded.append(f"embedder: {embedder.breaker.reason}")
+    limits = services.breakers.get("limits_store")
+    if limits is not None and limits.state != "closed":
+        degraded.append(f"limits: {limits.name} is left alone, so nothing is limited: {limits.reason}")
     if services.cache.fault is not None:
         degraded.append(f"cache: {services.cache.fault}")
+    one_sided = services.learning.drift.warning()
+    if one_sided is not None:
+        degraded.append(one_sided)
     if services.draining:
         degraded.append("draining")
     ready = not services.draining and any(gate.replicas.ready for gate in services.tiers.values())

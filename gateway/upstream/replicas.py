@@ -120,15 +120,6 @@ class Replicas:
         """Whether there is a server that may be asked."""
         return any(replica.health != "down" for replica in self.all)
 
-    def check(self) -> None:
-        """Raise Unavailable where no server may be asked."""
-        if not self.usable:
-            raise self._none()
-
-    def _none(self) -> Unavailable:
-        message = f"no replica of the {self.tier} tier is up"
-        return Unavailable(message, code="no_replica", reason="no_replica", retry_after=2.0)
-
     def follow(self, servers: Iterable[Server]) -> None:
         """These are the servers. Known ones stay as they are; calls to those that are gone run on."""
         known = {replica.server: replica for replica in self.all}
@@ -152,7 +143,8 @@ class Replicas:
         tried: list[Replica] = []
         replica = self._pick(tried)
         if replica is None:
-            raise self._none()
+            message = f"no replica of the {self.tier} tier is up"
+            raise Unavailable(message, code="no_replica", reason="no_replica", retry_after=2.0)
         while True:
             try:
                 return await self._try(replica, call, begin, cause, len(tried))

@@ -16,7 +16,7 @@ CHAT = "/v1/chat/completions"
 # The machine that runs the tests may be busy; where a budget is not what a test is about, it is ample.
 AMPLE = "5s"
 # Bags of words in another order are alike; whether they mean the same is not what these tests are about.
-UNGUARDED: Document = {"semantic": {"threshold": 0.95, "guard": False}}
+UNGUARDED: Document = {"semantic": {"threshold": 0.95, "guard": False, "deadline": AMPLE}}
 
 
 def serve(kind: str, folder: Path) -> Iterator[Server]:
@@ -37,7 +37,8 @@ def sharing(
     url: str, engine: ScriptedEngine, *, auth: Document | None = None, **cache: Any
 ) -> AbstractAsyncContextManager[Stack]:
     """A gateway over the store at `url`."""
-    document = {**tiers(engine), "cache": {"store": url, "timeout": AMPLE, **cache}}
+    semantic = {"threshold": 0.9, "deadline": AMPLE}
+    document = {**tiers(engine), "cache": {"store": url, "timeout": AMPLE, "semantic": semantic, **cache}}
     if auth is not None:
         document["auth"] = auth
     return gateway(document, semantic=True)
@@ -62,6 +63,11 @@ async def degraded(stack: Stack) -> list[str]:
     return found
 
 
+async def healthy(stack: Stack) -> bool:
+    """Whether everything works as configured."""
+    return not await degraded(stack)
+
+
 async def says(stack: Stack, words: str) -> bool:
     """Whether /ready says these words about what does not work."""
     return any(words in part for part in await degraded(stack))
@@ -73,7 +79,7 @@ async def finds(stack: Stack, text: str) -> bool:
     return bool(explained["cache"]["semantic"]["verdict"] == "hit")
 
 
-async def eventually(check: Any, *arguments: Any, within: float = 5.0) -> None:
+async def eventually(check: Any, *arguments: Any, within: float = 30.0) -> None:
     """Wait until an asynchronous check holds. Raises TimeoutError."""
     async with asyncio.timeout(within):
         while not await check(*arguments):  # noqa: ASYNC110  # the condition is another process's

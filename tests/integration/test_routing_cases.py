@@ -324,7 +324,11 @@ async def test_r26_a_huge_prompt_is_bounded_work(engine: ScriptedEngine, frontie
     async with gateway(tiers(engine, frontier=frontier), semantic=True) as stack:
         huge = [asyncio.create_task(post(stack, auto("{[x1 " * 40_000 + str(n)))) for n in range(4)]
         small = await asyncio.gather(*(post(stack, auto(f"hi {number}")) for number in range(10)))
-        assert {answer.status for answer in (*small, *await asyncio.gather(*huge))} == {200}
+        long = await asyncio.gather(*huge)
+        assert {answer.status for answer in (*small, *long)} == {200}
+        # The log says that only head and tail of a long ask were looked at.
+        for answer, truncated in ((small[0], False), (long[0], True)):
+            assert (await stack.line(answer.header("x-request-id") or ""))["truncated"] is truncated
 
 
 async def test_r30_what_clients_make_up_does_not_become_a_label(engine: ScriptedEngine) -> None:

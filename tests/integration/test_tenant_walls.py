@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,9 +22,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import cache.question
+import gateway.asked
 from bench.engine import ScriptedEngine
 from gateway import follow
-from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, gateway, tiers, until
+from tests.integration.stack import FRONTIER, SMALL, Stack, WordEncoder, tiers, until
+from tests.integration.stack import gateway as serve
 
 Result = TypeVar("Result")
 TENANTS = ("alice", "bob", "carol")
@@ -140,7 +142,7 @@ def site(scope: str) -> Iterator[Site]:
             "cache": {"scope": scope, "semantic": semantic},
             "router": {"sticky": False},
         }
-        running = await stack.enter_async_context(gateway(document, semantic=True, encoder=MeaningEncoder()))
+        running = await stack.enter_async_context(serve(document, semantic=True, encoder=MeaningEncoder()))
         return Site(scope, loop, running, engines)
 
     try:
@@ -222,7 +224,9 @@ def test_within_a_tenant_everything_is_shared_so_the_walls_are_what_is_tested(bo
 
 
 def without_tenant(monkeypatch: pytest.MonkeyPatch, *, partition: bool) -> None:
-    """Leave the tenant out of the partition, or out of the fingerprint."""
+    """Leave the tenant out of the partition, or out of the fingerprint, and out of what the store is asked under."""
+    ask = gateway.asked.question
+    monkeypatch.setattr(gateway.asked, "question", lambda *given, **named: replace(ask(*given, **named), tenant="*"))
     digest = cache.question._digest
 
     def forgetful(value: Any) -> str:

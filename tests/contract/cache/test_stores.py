@@ -34,7 +34,7 @@ class Place:
 
     @asynccontextmanager
     async def opened(
-        self, *, max_bytes: int = 10**6, max_vectors: int = 1000, lifetime: float = 60.0, namespace: str = NAMESPACE
+        self, *, max_bytes: int = 10**7, max_vectors: int = 1000, lifetime: float = 60.0, namespace: str = NAMESPACE
     ) -> AsyncIterator[tuple[Store, Catalogue]]:
         catalogue = Catalogue(max_vectors)
         catalogue.namespace = namespace
@@ -49,7 +49,7 @@ class Place:
                 RedisLink(store_address(self.url), CLOCK, 5.0) as link,
                 RedisStore(link, CLOCK, catalogue, **bounds, lifetime=lifetime) as shared,
             ):
-                await asyncio.wait_for(shared.follower.warm.wait(), 10)
+                await asyncio.wait_for(shared.follower.warm.wait(), 30)
                 yield shared, catalogue
         finally:
             await catalogue.aclose()
@@ -104,13 +104,13 @@ def said(text: str, namespace: str = NAMESPACE) -> Wording:
 
 
 async def known(catalogue: Catalogue, entry: Entry, there: bool = True) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (catalogue.version(entry.id) is not None) != there:  # noqa: ASYNC110  # nothing tells when it follows
             await asyncio.sleep(0.005)
 
 
 async def size(catalogue: Catalogue, wanted: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(catalogue) != wanted:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.005)
 
@@ -190,15 +190,15 @@ async def test_the_number_of_vectors_is_bounded_and_the_unused_leave_first(place
 
 async def test_bytes_are_bounded_and_too_large_is_refused(place: Place) -> None:
     parts = 16 if place.url is not None and "cluster" in place.url else 1
-    async with place.opened(max_bytes=20_000 * parts) as (store, catalogue):
+    async with place.opened(max_bytes=30_000 * parts) as (store, catalogue):
         before = await store.sizes()
         for count in range(100 * parts):
             assert await store.put(number(count, body=b"x" * 1000), said(str(count)) if count % 2 else None)
         sizes = await store.sizes()
-        assert 10_000 * parts < sizes.bytes <= 20_000 * parts
+        assert 15_000 * parts < sizes.bytes <= 30_000 * parts
         assert sizes.evicted - before.evicted + sizes.entries == 100 * parts
         assert sizes.vectors == len(catalogue)
-        assert not await store.put(number(99 * parts, body=b"x" * 30_000), said("large"))
+        assert not await store.put(number(99 * parts, body=b"x" * 40_000), said("large"))
         assert await store.get("acme", number(99 * parts).id, touch=False) is None
 
 

@@ -101,17 +101,20 @@ def test_all_faults_are_reported_at_once() -> None:
     ("document", "path", "legal"),
     [
         ({**with_tier(), "gateway": {"workers": 2}}, "gateway.workers", "1"),
-        ({**with_tier(), "auth": {"store": "redis://h"}}, "auth.store", "memory"),
-        ({**with_tier(), "cache": {"semantic": {"judge": "small"}}}, "cache.semantic.judge", "null"),
-        ({**with_tier(), "router": {"labels": {"rate": 0.1}}}, "router.labels.rate", "0.0"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
-        (with_key(env="K", requests_per_minute=5), "auth.keys[0].requests_per_minute", "null"),
-        (with_key(env="K", weight=2.0), "auth.keys[0].weight", "1"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(document: Mapping[str, Any], path: str, legal: str) -> None:
     assert problems(document) == {path: f"not supported by this version; the only legal value is {legal}"}
+
+
+@pytest.mark.parametrize(
+    ("semantic", "said"),
+    [({"judge": "frontier"}, "not configured"), ({"judge": "small", "guard": False}, "cache.semantic.guard is off")],
+)
+def test_a_judge_that_nobody_would_ask_is_refused(semantic: Mapping[str, Any], said: str) -> None:
+    assert said in problems({**with_tier(), "cache": {"semantic": semantic}})["cache.semantic.judge"]
 
 
 @pytest.mark.parametrize(

