@@ -1,4 +1,4 @@
-"""BERT for one text as an ONNX graph with 8-bit matrix products.
+"""BERT as an ONNX graph with 8-bit matrix products.
 
 Weights are rounded per output column, activations per run (onnxruntime's DynamicQuantizeMatMul). A transformer has a
 few input channels that are many times larger than all others; they would set the step of the rounding for all, so their
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+# Texts of one run have the same length. With 8 bits they should be one: rounding looks at all values of a run.
 Array = NDArray[Any]
 Weights = Mapping[str, NDArray[np.float32]]
 # Layer and input of a matrix product ("0.qkv", "0.inner", "0.outer") to the channels that stay in float32.
@@ -42,12 +43,12 @@ class Graph:
         return output
 
     def split(self, value: str, outputs: Sequence[str]) -> Sequence[str]:
-        """A value of shape (1, n, k) in equal parts along its last axis."""
+        """A value of shape (texts, n, k) in equal parts along its last axis."""
         self._nodes.append(helper.make_node("Split", [value], list(outputs), axis=2, num_outputs=len(outputs)))
         return outputs
 
     def product(self, value: str, weight: NDArray[np.float32], output: str) -> str:
-        """`value` (1, n, k) times `weight` (k, m): in float32 without outliers, else in eight bits around them."""
+        """`value` (texts, n, k) times `weight` (k, m): in float32 without outliers, else in eight bits around them."""
         if self._outliers is None:
             return self.node("MatMul", [value, self.constant(f"{output}/weight", weight)], output)
         channels = np.array(self._outliers.get(output, ()), dtype=np.int64)
@@ -74,17 +75,17 @@ class Graph:
         return self.node("DynamicQuantizeMatMul", [value, *constants], output, domain=FUSED)
 
     def model(self, extra: Sequence[str] = ()) -> ModelProto:
-        """The graph from INPUT, int64 (1, n), to OUTPUT, float32 (1, k), and to the `extra` values."""
-        outputs = [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, [1, None])]
+        """The graph from INPUT, int64 (texts, n), to OUTPUT, float32 (texts, k), and to the `extra` values."""
+        outputs = [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, [None, None])]
         outputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in extra]
-        inputs = [helper.make_tensor_value_info(INPUT, TensorProto.INT64, [1, None])]
+        inputs = [helper.make_tensor_value_info(INPUT, TensorProto.INT64, [None, None])]
         graph = helper.make_graph(self._nodes, "bert", inputs, outputs, self._constants)
         versions = [helper.make_opsetid("", 18), helper.make_opsetid(FUSED, 1)]
         return helper.make_model(graph, opset_imports=versions, ir_version=9)
 
 
 def bert(weights: Weights, heads: int, outliers: Outliers | None, extra: Sequence[str] = ()) -> ModelProto:
-    """The mean of the last hidden states of one text, as a model.
+    """The mean of the last hidden states of each text, as a model.
 
     `weights` by their names in a BERT checkpoint; `heads` of the attention; `outliers` None computes all in float32.
     `extra`: inner values that are given out too.
