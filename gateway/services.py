@@ -140,17 +140,7 @@ async def opened(
         if link is not None:
             await stack.enter_async_context(link)
         cache = await stack.enter_async_context(response_cache(config, clock, link))
-        wanted = config.cache.semantic.enabled or len(tiers) > 1
-        slot = EmbedderSlot(
-            config.embedder,
-            make_encoder,
-            metrics,
-            clock,
-            wanted=wanted,
-            on_ready=partial(_understand, cache),
-            make_glance=make_glance,
-        )
-        await stack.enter_async_context(slot)
+        slot = await stack.enter_async_context(_slot(config, (make_encoder, make_glance), metrics, clock, cache))
         late = await stack.enter_async_context(LateVectors(cache, slot, metrics))
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
@@ -183,6 +173,20 @@ async def opened(
             limiter=limiter,
             breakers=breakers,
         )
+
+
+def _slot(
+    config: Config, make: tuple[EncoderFactory, GlanceFactory], metrics: Metrics, clock: Clock, cache: ResponseCache
+) -> EmbedderSlot:
+    return EmbedderSlot(
+        config.embedder,
+        make[0],
+        metrics,
+        clock,
+        wanted=config.cache.semantic.enabled or len(config.tiers.items()) > 1,
+        on_ready=partial(_understand, cache),
+        make_glance=make[1],
+    )
 
 
 def load_classifier(config: Config) -> Classifier:
