@@ -61,15 +61,18 @@ class Lookups:
         if asked.question is None or await self._services.cache.exact(asked.question, asked.controls) is not None:
             raise RuntimeError("an asked text is stored")
         plan = self._chooser.plan(asked)
-        embedding = await self._embed(plan.text) if plan.text is not None else None
-        hit = await self._semantic(asked, embedding)
+        embedding, hit = None, False
+        if plan.ask is not None or await self._services.cache.promising(asked.question, asked.controls):
+            embedding = await self._embed(plan.text) if plan.text is not None else None
+            hit = await self._semantic(asked, embedding)
         self._chooser.decide(asked, plan, self._chooser.readable(embedding, self._services.embedder.ready))
         return not hit
 
     async def _embed(self, text: str) -> Embedding:
         embedder = self._services.embedder.ready
         began, cpu = time.perf_counter(), time.process_time()
-        embedding = await embedder.embed(text, PATIENCE) if embedder is not None else None
+        # By the model, and not remembered from an earlier round.
+        embedding = await embedder.compute(text, PATIENCE) if embedder is not None else None
         if embedding is None:
             raise RuntimeError("there is no vector")
         self.embed_times.append(time.perf_counter() - began)

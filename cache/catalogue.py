@@ -6,6 +6,7 @@ behind it; whether an entry is still there is the store's to say when its answer
 
 from dataclasses import dataclass
 
+from cache.first_look import FirstLook
 from cache.index import SimilarityIndex
 from cache.stores.base import Wording
 from core.embedder import Vector
@@ -35,11 +36,12 @@ class Catalogue:
     """Known questions by id, at most `limit`, the oldest leave first. Its methods belong to the event loop.
 
     `namespace` is that of the embedder in use, None until it is known; a store that outlives this process keeps
-    wordings of other embedders, and those are not wanted here.
+    wordings of other embedders, and those are not wanted here. `first_look` is set before it, or never.
     """
 
     def __init__(self, limit: int) -> None:
         self.namespace: str | None = None
+        self.first_look: FirstLook | None = None
         self._limit = limit
         self._known: dict[str, Known] = {}
         self._index = SimilarityIndex()
@@ -55,10 +57,14 @@ class Catalogue:
     async def aclose(self) -> None:
         """Ends the search threads."""
         await self._index.aclose()
+        if self.first_look is not None:
+            await self.first_look.aclose()
 
     async def settled(self) -> None:
         """Waits until the index has taken in what was added."""
         await self._index.settled()
+        if self.first_look is not None:
+            await self.first_look.settled()
 
     def version(self, key: str) -> int | None:
         """The version of a known question; None where it is not known."""
@@ -74,6 +80,8 @@ class Catalogue:
         self.remove(key)
         self._known[key] = Known(key, partition, wording.text, stored_at, version)
         self._index.add(partition, key, wording.vector)
+        if self.first_look is not None:
+            self.first_look.add(key, partition, wording.text)
         while len(self._known) > self._limit:
             self.remove(next(iter(self._known)))
 
@@ -87,6 +95,8 @@ class Catalogue:
         known = self._known.pop(key, None)
         if known is not None:
             self._index.remove(known.partition, key)
+        if self.first_look is not None:
+            self.first_look.remove(key)
 
     def expire(self, before: float) -> None:
         """Removes the questions that were stored at or before `before`, as far as they are the oldest."""

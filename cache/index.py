@@ -176,6 +176,10 @@ class SimilarityIndex:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def holds(self, partition: str) -> bool:
+        """Whether the partition has a vector."""
+        return partition in self._partitions
+
     def remove(self, partition: str, key: str) -> None:
         """Removes a vector; it is found no more, also by a search that is under way."""
         part = self._partitions[partition]

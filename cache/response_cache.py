@@ -5,7 +5,7 @@ What may be served is decided here, once for every store; a store only keeps ent
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self
@@ -15,6 +15,7 @@ import orjson
 from cache.answer import Hit, Layer, refusal_to_store
 from cache.catalogue import Catalogue, Known, Near
 from cache.controls import Controls
+from cache.first_look import FirstLook
 from cache.question import Question
 from cache.stores.base import Entry, Store, Wording
 from cache.stores.memory import MemoryStore
@@ -23,6 +24,7 @@ from core.clock import Clock
 from core.config.records import Cache
 from core.embedder import Embedding
 from core.errors import DependencyFault
+from core.glance import Glance
 
 LookupResult = Literal["hit", "miss", "bypass", "guarded", "timeout", "error"]
 # Candidates at or above the threshold that the guard is asked about, nearest first.
@@ -116,9 +118,31 @@ class ResponseCache:
         """What does not work at the moment; None where everything does."""
         return self._store.fault
 
-    def understand(self, namespace: str) -> None:
-        """The embedder is there: from here on the questions of its namespace can be found, and only those."""
+    def understand(self, namespace: str, glance: Glance | None = None) -> None:
+        """The embedder is there: from here on the questions of its namespace can be found, and only those.
+
+        `glance` is a cheap approximation of its vectors, where there is one.
+        """
+        least = None if glance is None else glance.least(self._settings.semantic.threshold)
+        if glance is not None and least is not None:
+            self.catalogue.first_look = FirstLook(glance, least)
         self.catalogue.namespace = namespace
+
+    async def promising(self, question: Question, controls: Controls) -> bool:
+        """Whether the semantic layer may have an answer: False spares the question its embedding before the lookup.
+
+        True where there is no cheap way to tell, and where it takes too long.
+        """
+        first_look = self.catalogue.first_look
+        if first_look is None or not self._settings.exact.enabled:
+            return True
+        if not controls.read or question.partition is None or question.text is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.semantic.deadline):
+                return await first_look.promising(question.partition, question.text)
+        except TimeoutError:
+            return True
 
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
@@ -205,6 +229,28 @@ class ResponseCache:
         if semantic and embedding is not None:
             wording = Wording(question.namespace, question.text or "", embedding.vector)
         return None if await self._store.put(entry, wording) else "too_large"
+
+    def expect(self, question: Question) -> None:
+        """The vector of a stored question is being made: other wordings of it are promising already."""
+        first_look = self.catalogue.first_look
+        if first_look is not None and question.partition is not None and question.text is not None:
+            first_look.add(question.id, question.partition, question.text)
+
+    async def add_wording(self, question: Question, embedding: Embedding | None, controls: Controls) -> None:
+        """Lets the semantic layer find an answer that was stored without its vector, where it is still there.
+
+        `embedding` None ends the expectation.
+        """
+        try:
+            if embedding is None or self._no_semantic_layer(question, embedding, controls) is not None:
+                return
+            entry = await self._store.get(question.tenant, question.id, touch=False)
+            if entry is not None and self._answers(entry, question):
+                wording = Wording(question.namespace, question.text or "", embedding.vector)
+                await self._store.put(replace(entry, partition=question.partition), wording)
+        finally:
+            if self.catalogue.first_look is not None and self.catalogue.version(question.id) is None:
+                self.catalogue.first_look.remove(question.id)
 
     async def delete(self, key: str) -> bool:
         """Removes one entry from both layers; whether it was there."""

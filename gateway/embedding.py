@@ -12,11 +12,14 @@ from core.clock import Clock
 from core.config.records import Embedder
 from core.embedder import BatchingEmbedder, Embedding, Encoder
 from core.encoders import encoder_for
+from core.glance import Glance, glance_for
 from gateway.metrics import Metrics
 
 logger = logging.getLogger("forebay.embedder")
 
 EncoderFactory = Callable[[Embedder], Encoder]
+GlanceFactory = Callable[[str], Glance | None]
+Loaded = tuple[Encoder, Glance | None]
 State = Literal["off", "loading", "ready", "failed"]
 # A burst makes some vectors late; a model that hangs makes all of them late.
 TOLERANCE = Tolerance(in_a_row=8, share=0.75, outcomes=40, cool=2.0)
@@ -31,7 +34,7 @@ class EmbedderSlot:
     """The place of the embedder. An async context manager: entering starts the loading, leaving ends the embedder.
 
     `ready` is None until the model is in, and where it is off or failed; `fault` says why it failed; `backend` what
-    computes the vectors. `on_ready` is told when it is in.
+    computes the vectors. `on_ready` is told when it is in, with the glance that `make_glance` has for it.
     """
 
     def __init__(
@@ -42,7 +45,8 @@ class EmbedderSlot:
         clock: Clock,
         *,
         wanted: bool,
-        on_ready: Callable[[BatchingEmbedder], None],
+        on_ready: Callable[[BatchingEmbedder, Glance | None], None],
+        make_glance: GlanceFactory = glance_for,
     ) -> None:
         self.breaker = Breaker("embedder", clock, TOLERANCE, _tell)
         self.state: State = "loading" if wanted else "off"
@@ -50,7 +54,7 @@ class EmbedderSlot:
         self.ready: BatchingEmbedder | None = None
         self.backend: str | None = None
         self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
-        self._on_ready = on_ready
+        self._on_ready, self._make_glance = on_ready, make_glance
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         if not wanted:
@@ -74,7 +78,7 @@ class EmbedderSlot:
 
     async def _live(self) -> None:
         try:
-            encoder = await self._load()
+            encoder, glance = await self._load()
         except Exception as error:  # noqa: BLE001  # a boundary: model libraries raise anything, and we serve without
             self.state, self.fault = "failed", f"{type(error).__name__}: {error}"
             self._settled.set()
@@ -86,7 +90,7 @@ class EmbedderSlot:
             measured, self._settings.batch_size, self._settings.max_wait, self.breaker
         ) as embedder:
             self.ready, self.state = embedder, "ready"
-            self._on_ready(embedder)
+            self._on_ready(embedder, glance)
             self._settled.set()
             logger.info("embedder %s is loaded, on %s", embedder.name, self.backend)
             try:
@@ -94,33 +98,41 @@ class EmbedderSlot:
             finally:
                 self.ready = None
 
-    async def _load(self) -> Encoder:
+    async def _load(self) -> Loaded:
         """Load in a daemon thread: a stop while torch is being imported must not wait for it."""
         loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[Encoder] = loop.create_future()
+        loaded: asyncio.Future[Loaded] = loop.create_future()
 
-        def deliver(encoder: Encoder | None, error: BaseException | None) -> None:
+        def deliver(found: Loaded | None, error: BaseException | None) -> None:
             if loaded.done():
                 return
-            if encoder is not None:
-                loaded.set_result(encoder)
+            if found is not None:
+                loaded.set_result(found)
             else:
                 loaded.set_exception(error or RuntimeError("no encoder"))
 
         def work() -> None:
-            encoder: Encoder | None = None
+            found: Loaded | None = None
             fault: BaseException | None = None
             try:
                 encoder = self._make(self._settings)
                 # The first pass sets up what all others use, and is many times slower.
                 encoder.encode(["warm"])
+                found = encoder, self._glance(encoder.name)
             except BaseException as error:  # noqa: BLE001  # handed over to the task that waits
-                encoder, fault = None, error
+                found, fault = None, error
             if not loop.is_closed():
-                loop.call_soon_threadsafe(deliver, encoder, fault)
+                loop.call_soon_threadsafe(deliver, found, fault)
 
         threading.Thread(target=work, name="embedder loading", daemon=True).start()
         return await loaded
+
+    def _glance(self, name: str) -> Glance | None:
+        try:
+            return self._make_glance(name)
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("no first look, so every question is embedded: %s: %s", type(error).__name__, error)
+            return None
 
 
 class SparingEmbedder(BatchingEmbedder):

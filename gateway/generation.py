@@ -45,7 +45,7 @@ class Work:
     """What is to be generated, where, and how it may be kept.
 
     `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up. `flight`: who
-    else waits for the answer, None where nobody can.
+    else waits for the answer, None where nobody can. `late`: the vector is made when the answer has been stored.
     """
 
     request: InferenceRequest
@@ -57,6 +57,7 @@ class Work:
     embedding: Embedding | None
     listener: Listener | None = None
     flight: Flight | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,9 @@ class Generation:
 
     async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
         if work.question is not None:
-            await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
+            stored = await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
+            if stored and work.late:
+                self._services.late.add(work.question, work.controls)
 
     def _broke(self, work: Work, cause: BaseException, *, begun: bool) -> None:
         """Count what ended the call; faults before the answer began are counted where they may be retried."""

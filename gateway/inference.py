@@ -100,12 +100,15 @@ class Inference:
     ) -> None:
         """Answer from the semantic layer, else by a tier."""
         plan = self._chooser.plan(asked)
-        embedding, spent = await self._embed(asked, plan, embedder)
+        late = await self._late(asked, plan, embedder, account)
+        embedding: Embedding | None = None
         found: SemanticLookup | None = None
-        if embedder is not None and plan.semantic and asked.question is not None:
-            found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
-        else:
-            self._stored.no_semantic()
+        if not late:
+            embedding, spent = await self._embed(asked, plan, embedder)
+            if embedder is not None and plan.semantic and asked.question is not None:
+                found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
+            else:
+                self._stored.no_semantic()
         if found is not None and found.hit is not None:
             if flight is not None:
                 flight.land(found)
@@ -119,7 +122,14 @@ class Inference:
         if flight is not None:
             flight.tier = decision.tier
         work = self._work(asked, decision, embedding if plan.semantic else None, flight)
+        work = replace(work, late=late)
         await self._generate(work, asked, decision, exchange, account, block)
+
+    async def _late(self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None, account: Account) -> bool:
+        """Whether the vector is of no use before the answer is stored: not for the lookup, and not for the tier."""
+        if embedder is None or asked.question is None or not plan.semantic or plan.ask is not None:
+            return False
+        return not await self._stored.promising(asked.question, asked.controls, account)
 
     async def _embed(
         self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None

@@ -17,12 +17,14 @@ from core.clock import Clock, SystemClock
 from core.config import Config, Tier, TierName, resolve_secret, store_address
 from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
+from core.glance import Glance, glance_for
 from gateway.admission import Admission
 from gateway.auth import Keyring
-from gateway.embedding import EmbedderSlot, EncoderFactory, configured_encoder
+from gateway.embedding import EmbedderSlot, EncoderFactory, GlanceFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.journal import Journal, Write
 from gateway.judge import Judge
+from gateway.late import LateVectors
 from gateway.learning import Learning
 from gateway.limits.base import Ledger
 from gateway.limits.limiter import Limiter
@@ -90,6 +92,7 @@ class Services:
     conversations: Conversations
     learning: Learning
     flights: Flights
+    late: LateVectors
     shadow: Shadow
     judge: Judge
     names: Names
@@ -120,6 +123,7 @@ async def opened(
     clock: Clock | None = None,
     write: Write | None = None,
     make_encoder: EncoderFactory = configured_encoder,
+    make_glance: GlanceFactory = glance_for,
     resolver: Resolver | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
@@ -136,11 +140,8 @@ async def opened(
         if link is not None:
             await stack.enter_async_context(link)
         cache = await stack.enter_async_context(response_cache(config, clock, link))
-        wanted = config.cache.semantic.enabled or len(tiers) > 1
-        slot = EmbedderSlot(
-            config.embedder, make_encoder, metrics, clock, wanted=wanted, on_ready=partial(_understand, cache)
-        )
-        await stack.enter_async_context(slot)
+        slot = await stack.enter_async_context(_slot(config, (make_encoder, make_glance), metrics, clock, cache))
+        late = await stack.enter_async_context(LateVectors(cache, slot, metrics))
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
         urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
@@ -165,12 +166,27 @@ async def opened(
             conversations=await conversations(stack, link),
             learning=learning,
             flights=Flights(clock),
+            late=late,
             shadow=shadow,
             judge=Judge(config.cache.semantic.judge, tiers, metrics, clock),
             names=names,
             limiter=limiter,
             breakers=breakers,
         )
+
+
+def _slot(
+    config: Config, make: tuple[EncoderFactory, GlanceFactory], metrics: Metrics, clock: Clock, cache: ResponseCache
+) -> EmbedderSlot:
+    return EmbedderSlot(
+        config.embedder,
+        make[0],
+        metrics,
+        clock,
+        wanted=config.cache.semantic.enabled or len(config.tiers.items()) > 1,
+        on_ready=partial(_understand, cache),
+        make_glance=make[1],
+    )
 
 
 def load_classifier(config: Config) -> Classifier:
@@ -246,8 +262,8 @@ async def conversations(stack: AsyncExitStack, link: "RedisLink | None") -> Conv
     return Conversations(elsewhere=await stack.enter_async_context(SharedConversations(link)))
 
 
-def _understand(cache: ResponseCache, embedder: BatchingEmbedder) -> None:
-    cache.understand(namespace(embedder.name, embedder.dim))
+def _understand(cache: ResponseCache, embedder: BatchingEmbedder, glance: Glance | None) -> None:
+    cache.understand(namespace(embedder.name, embedder.dim), glance)
 
 
 def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:

@@ -70,6 +70,18 @@ class StoredAnswers:
         self._note(found, account)
         return found
 
+    async def promising(self, question: Question, controls: Controls, account: Account) -> bool:
+        """Whether a semantic lookup is worth an embedding; one that is not is counted as what it would have been."""
+        try:
+            promising = await self._cache.promising(question, controls)
+        except Exception:  # a boundary, as above
+            logger.exception("the first look of the semantic layer failed")
+            return True
+        if not promising:
+            self._metrics.lookups("semantic", "miss" if controls.read else "bypass").inc()
+            account.cache = "miss" if controls.read else account.cache
+        return promising
+
     def no_semantic(self) -> None:
         """Count a request whose semantic layer was not asked at all."""
         self._metrics.lookups("semantic", "bypass").inc()
@@ -98,8 +110,8 @@ class StoredAnswers:
         embedding: Embedding | None,
         tier: TierName,
         controls: Controls,
-    ) -> None:
-        """Keep a complete answer."""
+    ) -> bool:
+        """Keep a complete answer; whether it is kept."""
         try:
             reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
         except DependencyFault as fault:
@@ -109,6 +121,7 @@ class StoredAnswers:
             reason = "error"
         if reason is not None:
             self.skipped(reason)
+        return reason is None
 
     def skipped(self, reason: str) -> None:
         """Count an answer that is not kept."""

@@ -16,6 +16,7 @@ from bench.engine import ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
 from core.embedder import Embedding, Encoder
+from core.glance import Glance
 from gateway.server import Process, listen, serving
 from gateway.upstream.names import Resolver
 
@@ -97,11 +98,12 @@ async def gateway(
     probed: bool = True,
     encoder: WordEncoder | None = None,
     resolver: Resolver | None = None,
+    glance: Glance | None = None,
 ) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
     Without `semantic` that layer is off. `probed`: wait until some server has been found up. `resolver`: who looks
-    names up instead of the system.
+    names up instead of the system. `glance`: the cheap approximation of the encoder.
     """
     encoder = encoder or WordEncoder()
 
@@ -113,8 +115,9 @@ async def gateway(
     document["cache"] = {"semantic": {"enabled": semantic, "threshold": 0.9}, **document["cache"]}
     config = validate(document)
     log = bytearray()
+    factories: dict[str, Any] = {"make_encoder": make, "make_glance": lambda _: glance}
     async with (
-        serving(config, listen(config), write=log.extend, make_encoder=make, resolver=resolver) as (process, _),
+        serving(config, listen(config), write=log.extend, resolver=resolver, **factories) as (process, _),
         httpx.AsyncClient(base_url=process.url, timeout=10, verify=NO_TLS) as client,
     ):
         await process.services.embedder.settled()
