@@ -154,7 +154,9 @@ def judge(
 def _question(asked: Asked, encoder: Encoder) -> Question:
     messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
     request = InferenceRequest("chat", {"model": "auto", "messages": cast("JsonValue", messages)})
-    return question(request, tenant="*", target="auto", namespace=namespace(encoder.name, encoder.dim))
+    return question(
+        request, tenant="*", target="auto", namespace=namespace(encoder.name, encoder.revision, encoder.dim)
+    )
 
 
 def _embedded(texts: Sequence[str], encoder: Encoder, progress: Callable[[int], None]) -> dict[str, Embedding]:
