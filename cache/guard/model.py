@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -45,21 +46,31 @@ class Trees:
 
     def contributions(self, features: Floats) -> tuple[float, Floats]:
         """The sum of the leaves, and what each feature added on the way down; shape of `features`."""
-        rows = np.arange(len(self.feature))
-        node = np.zeros(len(rows), dtype=np.int64)
+        feature, threshold, left, right, value, depth = self._flat
+        node = np.arange(0, feature.size, self.feature.shape[1])
         worth = np.zeros_like(features)
-        while True:
-            feature = self.feature[rows, node]
-            inner = feature >= 0
-            if not inner.any():
-                break
-            low = features[feature] <= self.threshold[rows, node]
-            below = np.where(low, self.left[rows, node], self.right[rows, node])
-            below = np.where(inner, below, node)
-            steps = self.value[rows, below] - self.value[rows, node]
-            np.add.at(worth, feature[inner], steps[inner])
-            node = below
-        return float(self.base + self.value[rows, node].sum()), worth
+        held = value[node]
+        for _ in range(depth):
+            split = feature[node]
+            node = np.where(features[split] <= threshold[node], left[node], right[node])
+            before, held = held, value[node]
+            worth += np.bincount(split, held - before, len(worth))
+        return float(self.base + held.sum()), worth
+
+    @cached_property
+    def _flat(self) -> tuple[Integers, Floats, Integers, Integers, Floats, int]:
+        """All nodes in one row, a leaf below itself, and how many steps lead from a root to its lowest leaf."""
+        trees, nodes = self.feature.shape
+        own = np.arange(trees * nodes).reshape(trees, nodes)
+        inner, roots = self.feature >= 0, own[:, :1]
+        left = np.where(inner, roots + self.left, own).ravel()
+        right = np.where(inner, roots + self.right, own).ravel()
+        depth, reached = 0, roots.ravel()
+        while inner.ravel()[reached].any():
+            reached = np.unique(np.concatenate([left[reached], right[reached]]))
+            depth += 1
+        feature = np.where(inner, self.feature, 0).ravel()
+        return feature, self.threshold.ravel(), left, right, self.value.ravel(), depth
 
 
 @dataclass(frozen=True)

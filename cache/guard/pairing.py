@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -92,9 +93,9 @@ class Pair:
             ("quotes", lambda: not (_mentions(a.quotes, b) and _mentions(b.quotes, a))),
             ("negation", lambda: a.negations != b.negations or (a.negations > 0 and not a.negated & b.negated)),
             ("turning", lambda: self._turning() > 0),
-            ("opposites", lambda: self._comparable and self._opposed() is not None),
+            ("opposites", lambda: self._comparable and self._opposed is not None),
             ("classes", lambda: clashing(self._left, self._right, self._lexicon) is not None),
-            ("order", lambda: self._comparable and (self._roles()[1] > 0 or exchanged(a.tokens, b.tokens))),
+            ("order", lambda: self._comparable and (self._roles[1] > 0 or exchanged(a.tokens, b.tokens))),
             ("names", lambda: bool(self._missing(a, b)) and bool(self._missing(b, a))),
         )
         return next((name for name, broken in checks if broken()), None)
@@ -109,7 +110,7 @@ class Pair:
         prefix, gaps = _frame(a.tokens, b.tokens)
         longest = max(len(a.tokens), len(b.tokens), 1)
         rarest = [weigh(word) for word in (*aligned.left, *aligned.right)]
-        changes, swaps = self._roles()
+        changes, swaps = self._roles
         kinds = frozenset({a.kind, b.kind})
         union = len(a.tokens) + len(b.tokens) - self._common_tokens
         values = (
@@ -138,7 +139,7 @@ class Pair:
             len(a.names & b.names),
             _inversions(a.words, b.words, a.names & b.names),
             len(a.negated ^ b.negated),
-            self._opposed() is not None,
+            self._opposed is not None,
             a.kind == b.kind,
             len(kinds) == 2 and not kinds & _OPEN_KINDS and kinds not in _NEAR_KINDS,
             len(aligned.paired),
@@ -167,6 +168,7 @@ class Pair:
         turning = self._lexicon.turning
         return abs(sum(word in turning for word in self._left) - sum(word in turning for word in self._right))
 
+    @cached_property
     def _opposed(self) -> tuple[str, str] | None:
         return opposed(self._left, self._right, self._lexicon)
 
@@ -206,6 +208,7 @@ class Pair:
             fit = -1.0
         return max(facing, default=1.0), min(facing, default=1.0), fit
 
+    @cached_property
     def _roles(self) -> tuple[int, int]:
         """Words whose prepositions changed, and pairs of them that traded places."""
         a, b = self.a.roles, self.b.roles

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from cache.guard.asking import CONSUMED, asks
@@ -11,6 +12,8 @@ from cache.guard.lexicon import Lexicon
 
 # What is longer is not judged: reading must stay well under a millisecond.
 MAX_CHARS = 1500
+# Words whose lemma is remembered.
+LEMMAS = 20_000
 # Tokens behind a negator that it may turn: why is my phone not charging, why isn't my phone charging.
 REACH_OF_NOT = 5
 _QUOTE = re.compile(r'"([^"\n]{1,300})"|`([^`\n]{1,300})`|(?<![\w\'])\'([^\'\n]{2,300})\'(?![\w\'])')
@@ -76,6 +79,8 @@ class Reader:
     def __init__(self, lexicon: Lexicon, vocabulary: Container[str]) -> None:
         self._lexicon, self._vocabulary = lexicon, vocabulary
         self._longest = max(map(len, lexicon.aliases))
+        self._openings = frozenset(alias[0] for alias in lexicon.aliases)
+        self.lemma = lru_cache(LEMMAS)(self._lemma)
 
     def read(self, text: str) -> Reading:
         """The reading of `text`. Pure; about 0.1 ms for a sentence."""
@@ -112,7 +117,7 @@ class Reader:
             judged=len(text) <= MAX_CHARS and self._english(plain, found.tokens),
         )
 
-    def lemma(self, word: str) -> str:
+    def _lemma(self, word: str) -> str:
         """The dictionary form of a lower-case word, as far as endings tell."""
         if word in self._lexicon.irregular:
             return self._lexicon.irregular[word]
@@ -147,6 +152,8 @@ class Reader:
         lower = token.lower()
         if (lower,) in self._lexicon.aliases:
             found.tokens.append(lower)
+        elif token.isalpha():
+            self._word(token, lower, opens, found)
         elif match := _NUMBER.fullmatch(token):
             self._number(match, lower, found)
         elif _COUNTED.fullmatch(token) or ("-" in token and not _INSIDE.search(token)):
@@ -214,7 +221,8 @@ class Reader:
         out: list[str] = []
         at = 0
         while at < len(tokens):
-            for length in range(min(self._longest, len(tokens) - at), 0, -1):
+            longest = min(self._longest, len(tokens) - at) if tokens[at] in self._openings else 0
+            for length in range(longest, 0, -1):
                 name = self._lexicon.aliases.get(tuple(tokens[at : at + length]))
                 if name is not None:
                     out += name
@@ -300,6 +308,8 @@ class Reader:
 
 def plain_text(text: str) -> str:
     """Compatible characters as one (full-width digits, ligatures), typographic quotes as straight ones."""
+    if text.isascii():
+        return text.replace("``", '"').replace("''", '"').strip()
     folded = unicodedata.normalize("NFKC", text).translate(_QUOTES)
     return folded.replace("``", '"').replace("''", '"').strip()
 

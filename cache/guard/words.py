@@ -19,27 +19,29 @@ class WordTable:
 
     def __init__(self, words: Sequence[str], codes: NDArray[np.int8]) -> None:
         vectors = codes.astype(np.float32)
-        self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        # The last row stands for every unknown word.
+        self._vectors = np.concatenate([units, np.zeros((1, units.shape[1]), dtype=np.float32)])
         self._words = tuple(words)
         self._rows = {word: row for row, word in enumerate(words)}
         # Zipf: the surprise of a word grows with the logarithm of its rank; an unknown word is the rarest.
         ranks = np.log1p(np.arange(len(words)) / 100)
-        self._weights = 0.3 + 0.7 * ranks / ranks[-1]
+        weights: list[float] = (0.3 + 0.7 * ranks / ranks[-1]).tolist()
+        self._weights = dict(zip(words, weights, strict=True))
 
     def __contains__(self, word: object) -> bool:
         return word in self._rows
 
     def weight(self, word: str) -> float:
         """How much a word says, 0.3 to 1."""
-        row = self._rows.get(word)
-        return 1.0 if row is None else float(self._weights[row])
+        return self._weights.get(word, 1.0)
 
     def neighbours(self, word: str, count: int) -> list[str]:
         """The `count` nearest other words, nearest first; for making training data."""
         row = self._rows.get(word)
         if row is None:
             return []
-        order = np.argsort(-(self._vectors @ self._vectors[row]))[1 : count + 1]
+        order = np.argsort(-(self._vectors[:-1] @ self._vectors[row]))[1 : count + 1]
         return [self._words[at] for at in order]
 
     def similarities(self, left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
@@ -47,12 +49,9 @@ class WordTable:
         return self._stack(left) @ self._stack(right).T
 
     def _stack(self, words: Sequence[str]) -> NDArray[np.float32]:
-        stacked = np.zeros((len(words), self._vectors.shape[1]), dtype=np.float32)
-        for at, word in enumerate(words):
-            row = self._rows.get(word)
-            if row is not None:
-                stacked[at] = self._vectors[row]
-        return stacked
+        known = self._rows
+        rows: NDArray[np.float32] = self._vectors[[known.get(word, -1) for word in words]]
+        return rows
 
 
 @cache
