@@ -41,7 +41,7 @@ redis:
 	  echo "install: no redis-server; tests that need one are skipped (Debian: apt-get install redis-server)" >&2
 
 test-fast: $(VENV)/dev.stamp redis  ## tests without engines and models
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder and not slow"
 
 test: lint redis  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"

@@ -1,5 +1,7 @@
 """Settings of every test run, and what is too dear to make twice."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,3 +25,37 @@ def minilm() -> Encoder:
 def torch_minilm() -> SentenceTransformerEncoder:
     """The same model on torch: seconds to load."""
     return SentenceTransformerEncoder()
+
+
+HERE = Path(__file__).parent
+# Modules that take seconds by what they test: whole rounds of examples, real stores, training, waits for probes.
+SLOW = (
+    "contract/cache/test_stores",
+    "contract/limits/test_ledgers",
+    "integration/test_fair_queue",
+    "integration/test_limits",
+    "integration/test_load_cases",
+    "integration/test_names",
+    "integration/test_router_label",
+    "integration/test_routing_cases",
+    "integration/test_shared_cache",
+    "integration/test_shared_cache_faults",
+    "integration/test_shared_conversations",
+    "integration/test_singleflight_edges",
+    "integration/test_streaming_bytes",
+    "integration/test_tenant_walls",
+    "integration/test_up_refuses",
+    "integration/test_upstream_faults",
+    "unit/cache/test_growth",
+    "unit/deploy/test_instance",
+    "unit/router/test_conversations",
+    "unit/router/test_train",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out."""
+    slow = {HERE / f"{module}.py" for module in SLOW}
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
