@@ -2,7 +2,6 @@
 
 import json
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,10 @@ from bench.engine import Script, ScriptedEngine
 from core.config import validate
 from core.errors import ConfigError
 from router.labels import read_labels
-from tests.integration.stack import FRONTIER, SMALL, Stack, gateway, tiers, until
+from tests.integration.stack import Stack, gateway, tiers, until
 from tests.integration.wire import Answer, ask, is_envelope
 
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(SMALL) as running:
-        yield running
-
-
-@pytest.fixture
-async def frontier() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(FRONTIER) as running:
-        yield running
 
 
 def document(engine: ScriptedEngine, frontier: ScriptedEngine, path: Path | None, rate: float = 1.0) -> dict[str, Any]:

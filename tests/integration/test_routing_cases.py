@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,24 +19,6 @@ from tests.integration.stack import FRONTIER, SMALL, Stack, chat, gateway, tiers
 from tests.integration.wire import Answer, ask, is_envelope
 
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(SMALL) as running:
-        yield running
-
-
-@pytest.fixture
-async def second() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(SMALL) as running:
-        yield running
-
-
-@pytest.fixture
-async def frontier() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(FRONTIER) as running:
-        yield running
 
 
 async def post(stack: Stack, body: dict[str, Any], **headers: str) -> Answer:

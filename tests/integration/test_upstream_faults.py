@@ -1,35 +1,16 @@
 """Breakers, retry budget and fallback, over real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from bench.engine import Script, ScriptedEngine
-from tests.integration.stack import FRONTIER, SMALL, Stack, chat, gateway, tiers, until
+from tests.integration.stack import FRONTIER, Stack, chat, gateway, tiers, until
 from tests.integration.wire import Answer, ask
 
 CHAT = "/v1/chat/completions"
 BROKEN = Script(status=500)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(SMALL) as running:
-        yield running
-
-
-@pytest.fixture
-async def second() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(SMALL) as running:
-        yield running
-
-
-@pytest.fixture
-async def frontier() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(FRONTIER) as running:
-        yield running
 
 
 async def post(stack: Stack, body: dict[str, Any], **headers: str) -> Answer:
