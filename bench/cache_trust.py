@@ -52,8 +52,8 @@ class StoredVectors:
     """An encoder whose results are kept in a folder, so that a second run measures the guard and not the model."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
-        self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
-        self.shares = encoder.shares
+        self.name, self.revision, self.dim = encoder.name, encoder.revision, encoder.dim
+        self.backend, self.shares = encoder.backend, encoder.shares
         self._encoder, self._folder = encoder, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, Embedding] = {}

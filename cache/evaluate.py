@@ -122,11 +122,15 @@ def _pair(line: bytes, place: str) -> LabelledPair:
         row = orjson.loads(line)
         pair = LabelledPair(row["a"], row["b"], {0: False, 1: True}[row["same"]])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise PairsError(f'{place}: a pair is {{"a", "b", "same": 0 or 1}}: {error!r}') from error
+        raise PairsError(f'{place}: a pair is {{"a", "b", "same": 0 or 1}}: {_named(error)}') from error
     for side in (pair.a, pair.b):
         if not (isinstance(side, str) or (isinstance(side, list) and side and all(_is_message(one) for one in side))):
             raise PairsError(f"{place}: a and b are texts or non-empty lists of messages")
     return pair
+
+
+def _named(error: Exception) -> str:
+    return f"{error} is missing or not legal" if isinstance(error, KeyError) else str(error)
 
 
 def _is_message(value: object) -> bool:
@@ -150,7 +154,9 @@ def judge(
 def _question(asked: Asked, encoder: Encoder) -> Question:
     messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
     request = InferenceRequest("chat", {"model": "auto", "messages": cast("JsonValue", messages)})
-    return question(request, tenant="*", target="auto", namespace=namespace(encoder.name, encoder.dim))
+    return question(
+        request, tenant="*", target="auto", namespace=namespace(encoder.name, encoder.revision, encoder.dim)
+    )
 
 
 def _embedded(texts: Sequence[str], encoder: Encoder, progress: Callable[[int], None]) -> dict[str, Embedding]:

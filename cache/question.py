@@ -89,9 +89,9 @@ def entry_id(fingerprint: str) -> str:
     return fingerprint[:32]
 
 
-def namespace(embedder: str, dim: int) -> str:
-    """Vectors of different embedders never meet: model (with its revision) and dimension are part of a partition."""
-    return f"{embedder}#{dim}"
+def namespace(embedder: str, revision: str, dim: int) -> str:
+    """Vectors of different embedders never meet: model, revision and dimension are part of a partition."""
+    return f"{embedder}@{revision}#{dim}"
 
 
 def question(request: InferenceRequest, *, tenant: str, target: str, namespace: str) -> Question:

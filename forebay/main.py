@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"forebay: {problem}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough: as a filter, without a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ForebayError, OSError) as error:
         print(f"forebay: {error}", file=sys.stderr)
         return 1

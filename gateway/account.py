@@ -15,7 +15,8 @@ class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
     `tier` and `cache` are the values of the response headers. `confidence`: mean log-probability of the small tier's
-    first tokens, where the cascade listened. `truncated`: of a long ask only head and tail were looked at. `left_at`:
+    first tokens, where the cascade listened. `semantic`: how the lookup by
+    meaning ended. `truncated`: of a long ask only head and tail were looked at. `left_at`:
     when the client left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`:
     for a tier whose answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as
     sent, but 499 where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any
@@ -39,6 +40,7 @@ class Account:
     status: int = 0
     reason: str | None = None
     shed: bool = False
+    semantic: str | None = None
     similarity: float | None = None
     guard: str | None = None
     complexity: float | None = None

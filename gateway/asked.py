@@ -63,7 +63,7 @@ class Reader:
                 request,
                 tenant=EVERYONE if self._shared else identity.tenant,
                 target=target.question,
-                namespace="" if embedder is None else namespace(embedder.name, embedder.dim),
+                namespace="" if embedder is None else namespace(embedder.name, embedder.revision, embedder.dim),
             )
         return Asked(request, target, identity.tenant, allowed, seen)
 

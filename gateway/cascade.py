@@ -17,6 +17,7 @@ from gateway.exchange import Exchange
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
+from gateway.upstream.base import ConnectTimeout
 from router.decision import Decision
 
 logger = logging.getLogger("forebay.cascade")
@@ -114,7 +115,7 @@ class Cascade:
         above = replace(work, gate=gate, model=gate.settings.model, listener=None)
         try:
             await self._generation.run(above, exchange, account, block)
-        except (Refused, Unavailable, UpstreamError) as error:
+        except (Refused, Unavailable, UpstreamError, ConnectTimeout) as error:
             if exchange.started or (work.flight is not None and work.flight.began):
                 metrics.decisions("frontier", "escalated").inc()
                 raise

@@ -167,8 +167,8 @@ class MeasuredEncoder:
     """An encoder whose passes are measured."""
 
     def __init__(self, encoder: Encoder, metrics: Metrics, clock: Clock) -> None:
-        self.name, self.dim, self.backend = encoder.name, encoder.dim, encoder.backend
-        self.shares = encoder.shares
+        self.name, self.revision, self.dim = encoder.name, encoder.revision, encoder.dim
+        self.backend, self.shares = encoder.backend, encoder.shares
         self._encoder, self._clock = encoder, clock
         self._seconds, self._sizes = metrics.embed(), metrics.embed_batch()
 

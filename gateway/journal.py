@@ -51,6 +51,7 @@ class Journal:
             "stream": account.stream,
             "tier": account.tier,
             "cache": account.cache,
+            "semantic": account.semantic,
             "similarity": _rounded(account.similarity, 4),
             "guard": account.guard,
             "complexity": _rounded(account.complexity, 4),

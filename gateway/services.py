@@ -263,7 +263,7 @@ async def conversations(stack: AsyncExitStack, link: "RedisLink | None") -> Conv
 
 
 def _understand(cache: ResponseCache, embedder: BatchingEmbedder, glance: Glance | None) -> None:
-    cache.understand(namespace(embedder.name, embedder.dim), glance)
+    cache.understand(namespace(embedder.name, embedder.revision, embedder.dim), glance)
 
 
 def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:

@@ -88,6 +88,7 @@ class StoredAnswers:
 
     def _note(self, found: SemanticLookup, account: Account) -> None:
         self._metrics.lookups("semantic", found.result).inc()
+        account.semantic = found.result
         if found.result in ("hit", "miss", "guarded"):
             account.cache = "miss"
         if found.similarity is not None:

@@ -25,6 +25,7 @@ class WordEncoder:
     """Words hashed into a unit vector: the same words in any order have similarity 1."""
 
     name = "words"
+    revision = "1"
     dim = DIM
     backend = "bench"
     shares = True

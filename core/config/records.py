@@ -57,7 +57,7 @@ class Gateway(Record):
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
     workers: int = Field(1, ge=1)
-    """Gateway processes."""
+    """Gateway processes; this version runs one."""
     max_body_size: Size = 4 * 1024**2
     """Largest request body; larger ones are refused with 413."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
@@ -215,7 +215,7 @@ class Router(Record):
 
 
 class Console(Record):
-    """The page at /console."""
+    """The page at /console, which this version does not serve."""
 
     enabled: bool = True
     """Serve the page."""
@@ -276,7 +276,7 @@ class Price(Record):
 
 
 class Group(Record):
-    """Prefill or decode replicas of a disaggregated tier."""
+    """Prefill or decode replicas of a disaggregated tier; not in this version."""
 
     replicas: Replicas = Replicas()
     engine: Mapping[str, JsonValue] = Field(default_factory=dict)
@@ -284,7 +284,7 @@ class Group(Record):
 
 
 class Disaggregation(Record):
-    """Prefill and decode as separate replica groups that hand over KV state."""
+    """Prefill and decode as separate replica groups that hand over KV state; not in this version."""
 
     connector: str = "NixlConnector"
     """vLLM KV connector."""
@@ -310,7 +310,7 @@ class Tier(Record):
     api_key: SecretRef | None = None
     """Key for these servers, by reference."""
     adapters: Mapping[str, str] = Field(default_factory=dict)
-    """LoRA adapters, name to path; each name is a model too."""
+    """LoRA adapters, name to path; each name is a model too. This version takes none."""
     engine: Mapping[str, JsonValue] = Field(default_factory=dict)
     """vLLM engine arguments."""
     replicas: Replicas = Replicas()
@@ -343,8 +343,10 @@ class Tiers(Record):
         if not tiers:
             raise ValueError("no tier; give small, frontier or both")
         names = [name for _, tier in tiers for name in (tier.model, *tier.adapters)]
-        taken = {"auto", *TIER_NAMES}
+        taken: set[str] = set()
         for name in names:
+            if name in ("auto", *TIER_NAMES):
+                raise ValueError(f"the model name {name!r} is reserved: auto, small and frontier choose a tier")
             if name in taken:
                 raise ValueError(f"the model name {name!r} is not unique: it names another tier, model or adapter")
             taken.add(name)

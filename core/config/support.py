@@ -11,6 +11,7 @@ def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
     checks = [
         ("gateway.workers", config.gateway.workers > 1, "1"),
+        ("console.show_prompts", config.console.show_prompts, "false"),
     ]
     for name, tier in config.tiers.items():
         checks += [

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from core.embedder import MINILM, Embedding, fit
+from core.embedder import MINILM, Embedding, fit, revision_of
 
 OUTLIERS = "outliers.json"
 
@@ -37,7 +37,7 @@ class Int8Encoder:
         import onnxruntime  # noqa: PLC0415
         from tokenizers import Tokenizer  # noqa: PLC0415
 
-        self.name = MINILM
+        self.name, self.revision = MINILM, revision_of(folder)
         self._limit = int(json.loads((folder / "sentence_bert_config.json").read_bytes())["max_seq_length"])
         self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from forebay import configuration
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+# Where the command line finds the gateway's key: an argument would show in the list of processes.
+API_KEY = "FOREBAY_API_KEY"
+
 
 def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the command."""
@@ -20,7 +24,8 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         "explain",
         help="what would happen to a prompt, and why",
         description="Cache layers, nearest entry, guard, complexity and tier for one prompt; nothing is generated. "
-        "Asks the running gateway; where none answers, decides with an empty cache and says so.",
+        "Asks the running gateway, with the key in FOREBAY_API_KEY where it needs one; where none answers, decides "
+        "with an empty cache and says so.",
         epilog='example: forebay explain "How do I reset my password?"',
     )
     configuration.add_option(parser)
@@ -56,7 +61,10 @@ def _running(arguments: argparse.Namespace) -> str | None:
 
 def _ask(url: str, request: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        answer = httpx.post(f"{url.rstrip('/').removesuffix('/v1')}/v1/explain", json=request, timeout=10)
+        key = os.environ.get(API_KEY)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        address = f"{url.rstrip('/').removesuffix('/v1')}/v1/explain"
+        answer = httpx.post(address, json=request, headers=headers, timeout=10)
     except httpx.TransportError:
         return None
     try:
@@ -65,7 +73,8 @@ def _ask(url: str, request: dict[str, Any]) -> dict[str, Any] | None:
         raise ForebayError(f"{url} does not answer as a Forebay gateway (status {answer.status_code})") from None
     if answer.status_code != 200:
         message = document.get("error", {}).get("message", answer.text)
-        raise ForebayError(f"{url} answers {answer.status_code}: {message}")
+        hint = f" (the key is taken from {API_KEY})" if answer.status_code == 401 else ""
+        raise ForebayError(f"{url} answers {answer.status_code}: {message}{hint}")
     return document
 
 
@@ -84,6 +93,7 @@ def _decide(arguments: argparse.Namespace, request: dict[str, Any]) -> dict[str,
 def _text(document: dict[str, Any]) -> str:
     """The document as lines a person reads."""
     cache, router = document["cache"], document["router"]
+    missed = "hit" not in (cache["exact"], cache["semantic"]["verdict"])
     semantic = cache["semantic"]
     lines = [("exact cache", cache["exact"]), ("semantic cache", _with_reason(semantic["verdict"], semantic["reason"]))]
     if semantic["nearest_id"]:
@@ -99,7 +109,7 @@ def _text(document: dict[str, Any]) -> str:
         lines.append(("  judge", semantic["judge"]))
     if router["complexity"] is not None:
         lines.append(("complexity", f"{router['complexity']:.3f}, threshold {router['threshold']}"))
-    lines.append(("tier", _with_reason(router["tier"], router["reason"])))
+    lines.append(("tier" if missed else "tier on a miss", _with_reason(router["tier"], router["reason"])))
     if router.get("cascade"):
         least = router["cascade"]["threshold"]
         asked = "the lowest quarter of recent answers" if least is None else f"a mean log-probability below {least}"

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -140,7 +141,8 @@ def _announce(state: "State", instance: "Instance", *, as_json: bool, detached: 
         print(json.dumps(document), flush=True)
         return
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-    stop = "forebay down" if detached else "Ctrl-C, or forebay down"
+    command = f"{shlex.quote(sys.argv[0])} down"
+    stop = command if detached else f"Ctrl-C, or {command}"
     print(f"Forebay answers at {state.url}/v1", *_tier_lines(state), sep="\n")
     print(f"\ncurl -s {state.url}/v1/chat/completions -H 'content-type: application/json' \\\n  -d '{body}'\n")
     print(f"logs: {instance.logs}\nstop: {stop}", flush=True)

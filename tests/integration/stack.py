@@ -30,6 +30,7 @@ class WordEncoder:
     """A bag of words as a unit vector: the same words in any order have similarity 1. Counts what it is asked."""
 
     name = "words"
+    revision = "1"
     dim = 256
     backend = "test"
     shares = True

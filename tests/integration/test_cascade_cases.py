@@ -8,6 +8,9 @@ import pytest
 from bench.engine import Script, ScriptedEngine
 from core.config import validate
 from core.errors import ConfigError
+from gateway.upstream.base import ConnectTimeout
+from gateway.upstream.connection import Connection
+from gateway.upstream.http1 import Http1Upstream
 from tests.integration.stack import FRONTIER, SMALL, Stack, gateway, tiers, until
 from tests.integration.wire import Answer, ask, text_of
 
@@ -150,6 +153,22 @@ async def test_where_the_frontier_tier_cannot_the_small_one_answers(
         assert await stack.metric("forebay_router_decisions_total", tier="frontier") == 0
         assert await stack.metric("forebay_router_decisions_total", tier="small") == 1
         await stack.idle()
+
+
+async def test_where_no_connection_to_the_frontier_tier_comes_the_small_one_answers(
+    engine: ScriptedEngine, frontier: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Http1Upstream._connect
+
+    async def hanging(self: Http1Upstream, address: tuple[str, int], limit: float) -> Connection:
+        if frontier.url.endswith(f":{address[1]}"):
+            raise ConnectTimeout(f"no connection within {limit:g} s")
+        return await connect(self, address, limit)
+
+    monkeypatch.setattr(Http1Upstream, "_connect", hanging)
+    async with gateway(cascaded(engine, frontier)) as stack:
+        answer = await post(stack, auto("hi", UNSURE))
+        assert (answer.status, answer.header("x-forebay-tier")) == (200, "small")
 
 
 async def test_text_completions_are_judged_too(engine: ScriptedEngine, frontier: ScriptedEngine) -> None:

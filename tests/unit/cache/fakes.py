@@ -67,7 +67,7 @@ def ask(
 ) -> Question:
     messages = body.pop("messages", [{"role": "user", "content": text}])
     request = InferenceRequest("chat", {"model": "auto", "messages": messages} | body)
-    return question(request, tenant=tenant, target=target, namespace=namespace("hand", DIM))
+    return question(request, tenant=tenant, target=target, namespace=namespace("hand", "1", DIM))
 
 
 def completion(content: str | None = "Click on forgot password.", **message: Any) -> dict[str, Any]:

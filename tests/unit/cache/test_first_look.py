@@ -31,7 +31,7 @@ class LetterGlance:
 
 def caching(glance: LetterGlance | None, **options: object) -> ResponseCache:
     cache = ResponseCache(settings(**options), clock=HandClock(), verifier=Agreeing())
-    cache.understand(namespace("hand", DIM), glance)
+    cache.understand(namespace("hand", "1", DIM), glance)
     return cache
 
 

@@ -94,9 +94,10 @@ def test_the_model_name_in_the_body_is_not_compared_but_what_it_resolves_to() ->
 
 def test_vectors_of_another_embedder_are_another_partition_and_exact_answers_stay() -> None:
     request = InferenceRequest("chat", {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-    small, large = (question(request, tenant="a", target="m", namespace=namespace("e", dim)) for dim in (384, 768))
-    assert small.partition != large.partition
-    assert small.fingerprint == large.fingerprint
+    embedders = [("e", "1", 384), ("e", "1", 768), ("e", "2", 384), ("f", "1", 384)]
+    asked = [question(request, tenant="a", target="m", namespace=namespace(*embedder)) for embedder in embedders]
+    assert len({one.partition for one in asked}) == len(embedders)
+    assert len({one.fingerprint for one in asked}) == 1
 
 
 def test_only_the_last_user_text_is_fuzzy() -> None:

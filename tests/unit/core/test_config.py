@@ -77,7 +77,7 @@ def test_records_are_frozen() -> None:
         (with_tier(urls=["ftp://h"]), "tiers.small.urls[0]", "http(s)://host"),
         (with_tier(urls=["http://h?x=1"]), "tiers.small.urls[0]", "http(s)://host"),
         ({"tiers": {t: {"model": "m"} for t in ("small", "frontier")}}, "tiers", "'m' is not unique"),
-        ({"tiers": {"small": {"model": "auto"}}}, "tiers", "'auto' is not unique"),
+        ({"tiers": {"small": {"model": "auto"}}}, "tiers", "'auto' is reserved"),
         (with_tier(adapters={"m": "/lora"}), "tiers", "'m' is not unique"),
         (with_tier(fallback="small"), "tiers", "must be the other tier"),
         (with_tier(fallback="frontier"), "tiers", "must be configured"),

@@ -14,7 +14,7 @@ from core.embedder import MEMO, MEMO_CHARS, BatchingEmbedder, Embedding
 class HashEncoder:
     """A real small encoder: the vector is a function of the text. Records its batches; waits for `gate` if closed."""
 
-    name, dim, backend, shares = "hash", 8, "test", True
+    name, revision, dim, backend, shares = "hash", "1", 8, "test", True
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []

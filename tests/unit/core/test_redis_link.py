@@ -57,7 +57,7 @@ async def server() -> AsyncIterator[Scripted]:
 
 @pytest_asyncio.fixture
 async def link(server: Scripted) -> AsyncIterator[RedisLink]:
-    async with RedisLink(RedisAddress("127.0.0.1", server.port), SystemClock(), 0.05, "store") as opened:
+    async with RedisLink(RedisAddress("127.0.0.1", server.port), SystemClock(), 0.25, "store") as opened:
         yield opened
 
 
