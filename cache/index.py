@@ -1,7 +1,7 @@
 """Nearest stored questions inside a partition.
 
 Most partitions hold a handful of vectors and are compared in place. A large one gets an inverted file (FAISS IVF with
-8-bit codes) as a first look, filled and trained on threads. It is searched in place, unless a thread is writing to it: a
+8-bit codes) as a first look, filled and trained on threads. It is searched in place unless a thread is writing to it: a
 search reads about as many rows whatever the partition's size, and the way to a thread and back costs as much. Every
 candidate is scored again from the full vectors that are held when the search returns, so removal takes effect at once
 and a stale code can serve nothing.
