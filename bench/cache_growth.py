@@ -23,7 +23,7 @@ import psutil
 
 from bench.servers import KINDS, Server, ask
 from cache.controls import Controls
-from cache.question import Question
+from cache.question import Place, Question
 from cache.response_cache import ResponseCache, lifetime
 from cache.stores.redis import RedisStore
 from core.clock import SystemClock
@@ -43,7 +43,8 @@ def question(number: int) -> Question:
     """A prompt nobody has asked before."""
     text = f"question number {number}, of a length that people write, about something nobody has asked before"
     part = 0 if number % 2 else number // 2 % PARTITIONS
-    return Question(hashlib.sha256(text.encode()).hexdigest(), f"{part:064x}", text, None, "acme", NAMESPACE)
+    place = Place(f"{part:064x}", text, None)
+    return Question(hashlib.sha256(text.encode()).hexdigest(), "acme", NAMESPACE, place)
 
 
 def answer(number: int) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from core.glance import Glance
 
 # In a longer text, in characters, the mean of the tokens says little: it is not looked at first.
 LONGEST = 2000
+# Rows read per search: any near question will do, so that the nearest one may be missed.
+READ_ROWS = 1500
 
 
 class FirstLook:
@@ -17,7 +19,7 @@ class FirstLook:
 
     def __init__(self, glance: Glance, least: float) -> None:
         self._glance, self._least = glance, least
-        self._index = SimilarityIndex()
+        self._index = SimilarityIndex(read=READ_ROWS)
         self._partitions: dict[str, str] = {}
 
     async def aclose(self) -> None:

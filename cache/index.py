@@ -1,8 +1,10 @@
 """Nearest stored questions inside a partition.
 
 Most partitions hold a handful of vectors and are compared in place. A large one gets an inverted file (FAISS IVF with
-8-bit codes) as a first look, searched, filled and trained on threads. Every candidate is scored again from the full
-vectors that are held when the search returns, so removal takes effect at once and a stale code can serve nothing.
+8-bit codes) as a first look, filled and trained on threads. It is searched in place unless a thread is writing to it: a
+search reads about as many rows whatever the partition's size, and the way to a thread and back costs as much. Every
+candidate is scored again from the full vectors that are held when the search returns, so removal takes effect at once
+and a stale code can serve nothing.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ IN_PLACE = 2000
 LIST_ROWS = 128
 READ_ROWS = 4000
 # Rows that wait, compared in place, until they are coded together.
-TAIL = 512
+TAIL = 128
 # Rows copied from the event loop at one time while a file is filled: about 0.5 ms.
 STEP = 1024
 # Rows that train a file.
@@ -44,13 +46,16 @@ class Neighbour:
 
 
 class InvertedFile:
-    """Codes of vectors, grouped around centroids. `keys`: whose code each row is. Blocking; one thread at a time."""
+    """Codes of vectors, grouped around centroids. `keys`: whose code each row is. Blocking; one thread at a time.
 
-    def __init__(self, sample: NDArray[np.float32], size: int) -> None:
+    `read`: rows that a search looks at.
+    """
+
+    def __init__(self, sample: NDArray[np.float32], size: int, read: int) -> None:
         import faiss  # noqa: PLC0415  # loads a BLAS and an OpenMP runtime, which small caches do not need
 
         dim = sample.shape[1]
-        self.trained_for = size
+        self.trained_for, self._read = size, read
         self.keys: list[str] = []
         self._lists = max(1, size // LIST_ROWS)
         self._index: Any = faiss.IndexIVFScalarQuantizer(
@@ -72,7 +77,7 @@ class InvertedFile:
 
     def search(self, query: Vector, count: int) -> list[str]:
         """About the `count` nearest keys, some of them perhaps gone from the partition."""
-        self._index.nprobe = max(8, READ_ROWS * self._lists // max(1, len(self.keys)))
+        self._index.nprobe = max(8, self._read * self._lists // max(1, len(self.keys)))
         _, rows = self._index.search(query[None, :], count)
         return [self.keys[row] for row in rows[0] if row >= 0]
 
@@ -89,6 +94,8 @@ class Partition:
         self.tail: list[str] = []
         self.patience = 0
         self.busy = False
+        # A thread is writing to the file.
+        self.coding = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -137,9 +144,13 @@ def top_rows(rows: NDArray[np.float32], query: Vector, count: int) -> list[int]:
 
 
 class SimilarityIndex:
-    """All partitions. Its methods belong to the event loop; the threads only read and code vectors."""
+    """All partitions. Its methods belong to the event loop; the threads only read and code vectors.
 
-    def __init__(self) -> None:
+    `read`: rows of a large partition that a search looks at; more find more of the nearest ones.
+    """
+
+    def __init__(self, read: int | None = None) -> None:
+        self._read = READ_ROWS if read is None else read
         self._partitions: dict[str, Partition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="cache-search", initializer=_single_threaded)
@@ -199,7 +210,8 @@ class SimilarityIndex:
             rows = await _on(self._searcher, partial(top_rows, part.rows[: len(part)], query, count))
             keys = [part.ids[row] for row in rows if row < len(part)]
         else:
-            keys = await _on(self._searcher, partial(part.file.search, query, 4 * count))
+            search = partial(part.file.search, query, 4 * count)
+            keys = await _on(self._searcher, search) if part.coding else search()
             keys += part.tail[-IN_PLACE:]
         return part.scored(query, keys, count)
 
@@ -226,17 +238,22 @@ class SimilarityIndex:
         for at in range(0, len(ids), span):
             pieces.append(part.here(ids[at : at + span : span // STEP])[1])
             await asyncio.sleep(0)
-        file = await _on(self._builder, partial(InvertedFile, np.concatenate(pieces), len(ids)))
+        file = await _on(self._builder, partial(InvertedFile, np.concatenate(pieces), len(ids), self._read))
         for at in range(0, len(ids), STEP):
             held, vectors = part.here(ids[at : at + STEP])
             await _on(self._builder, partial(file.add, held, vectors))
+        _single_threaded()
         part.tail = part.tail[waiting:]
         part.file = file
 
     async def _code(self, part: Partition, file: InvertedFile, keys: list[str], thread: Executor) -> None:
-        for at in range(0, len(keys), STEP):
-            held, vectors = part.here(keys[at : at + STEP])
-            await _on(thread, partial(file.add, held, vectors))
+        part.coding = True
+        try:
+            for at in range(0, len(keys), STEP):
+                held, vectors = part.here(keys[at : at + STEP])
+                await _on(thread, partial(file.add, held, vectors))
+        finally:
+            part.coding = False
         part.tail = part.tail[len(keys) :]
 
 

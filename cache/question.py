@@ -7,8 +7,10 @@ prompt, history, response format and sampling are equal before any vector is com
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import orjson
 from pydantic import JsonValue
@@ -24,26 +26,62 @@ VERBATIM = ("echo", "prompt_logprobs", "return_token_ids", "web_search_options",
 TEXT_PARTS = (None, "text", "input_text")
 
 
-@dataclass(frozen=True)
-class Question:
-    """One request as the cache sees it.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and with what the semantic layer searches; both None where it takes no part, and `bypass` says why."""
 
-    `fingerprint`: hex digest, the key of the exact layer. `partition`, `text`: where and with what the semantic layer
-    searches, both None where there is no semantic layer; `bypass` then says why. `tenant`: whose entries may answer
-    it. `namespace`: of the embedder.
-    """
-
-    fingerprint: str
     partition: str | None
     text: str | None
     bypass: str | None
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """One request as the cache sees it.
+
+    `fingerprint`: hex digest, the key of the exact layer. `tenant`: whose entries may answer it. `namespace`: of the
+    embedder. `place`: of the semantic layer, or what works it out when it is first asked for: an exact hit never does.
+    """
+
+    fingerprint: str
     tenant: str
-    namespace: str = ""
+    namespace: str
+    place: Place | Callable[[], Place]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Question):
+            return NotImplemented
+        mine = (self.fingerprint, self.tenant, self.namespace, self._found())
+        return mine == (other.fingerprint, other.tenant, other.namespace, other._found())
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
     @property
     def id(self) -> str:
         """The entry's public identity."""
         return entry_id(self.fingerprint)
+
+    @property
+    def partition(self) -> str | None:
+        """Where the semantic layer searches; None where it takes no part."""
+        return self._found().partition
+
+    @property
+    def text(self) -> str | None:
+        """What the semantic layer compares; None where it takes no part."""
+        return self._found().text
+
+    @property
+    def bypass(self) -> str | None:
+        """Why the semantic layer takes no part, or None."""
+        return self._found().bypass
+
+    def _found(self) -> Place:
+        if not isinstance(self.place, Place):
+            # What worked it out holds the whole request, which need not live as long as the question.
+            self.place = self.place()
+        return self.place
 
 
 def entry_id(fingerprint: str) -> str:
@@ -64,14 +102,19 @@ def question(request: InferenceRequest, *, tenant: str, target: str, namespace: 
     asked = {name: value for name, value in request.body.items() if name not in NOT_ASKED}
     identity: dict[str, JsonValue] = {"tenant": tenant, "target": target, "kind": request.kind, "body": asked}
     fingerprint = _digest(identity)
+    return Question(fingerprint, tenant, namespace, partial(_place, request, identity, namespace))
+
+
+def _place(request: InferenceRequest, identity: Mapping[str, JsonValue], namespace: str) -> Place:
     reason = _bypass(request)
     if reason is not None:
-        return Question(fingerprint, None, None, reason, tenant, namespace)
+        return Place(None, None, reason)
     last = dict(request.messages[-1])
     last["content"] = _shape(last.get("content"))
     rest: list[JsonValue] = [*map(dict, request.messages[:-1]), last]
-    partition = _digest(identity | {"body": asked | {"messages": rest}, "namespace": namespace})
-    return Question(fingerprint, partition, request.user_text, None, tenant, namespace)
+    asked = cast("dict[str, JsonValue]", identity["body"])
+    partition = _digest({**identity, "body": asked | {"messages": rest}, "namespace": namespace})
+    return Place(partition, request.user_text, None)
 
 
 def _bypass(request: InferenceRequest) -> str | None:

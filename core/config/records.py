@@ -166,11 +166,11 @@ class Embedder(Record):
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     """Name of the model; part of the cache namespace."""
     source: str | None = None
-    """Hub id or path; null is the packaged copy where installed, else the model's hub id."""
+    """Hub id or path; null is the packaged copy in eight bits where installed, else the model's hub id on torch."""
     batch_size: int = Field(32, ge=1)
     """Most texts in one forward pass."""
     max_wait: Duration = 0.002
-    """How long a text waits for others to share its pass."""
+    """How long texts that came during a pass wait for others to share the next; an idle embedder waits for nobody."""
 
 
 class Labels(Record):
