@@ -121,7 +121,7 @@ class Admission:
 
     def _hand_over(self) -> None:
         """Give a slot that is taken to the next in line, else free it."""
-        if self._available() or not self._patient:
+        if len(self._line) and (self._available() or not self._patient):
             while (ticket := self._line.pop()) is not None:
                 turn = ticket.turn
                 if turn is None or turn.done():

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -14,7 +16,7 @@ from core.embedder import Embedding
 from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
-from gateway.door import admitted
+from gateway.door import enter
 from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
@@ -40,9 +42,9 @@ PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
 TAIL = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept.
+    """What is to be generated, where, and how it may be kept. Complete before it is run, and not changed after.
 
     `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up. `flight`: who
     else waits for the answer, None where nobody can. `late`: the vector is made when the answer has been stored.
@@ -60,16 +62,14 @@ class Work:
     late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """An answer that came in one piece. `value` is None where it is not a JSON object."""
 
     raw: bytes
     value: Mapping[str, JsonValue] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """An answer that is being streamed: its relay, its meter, and what collects it for the cache."""
 
     relay: EventRelay
@@ -106,10 +106,13 @@ class Generation:
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        async with admitted(work.gate, exchange, account, self._services):
+        place = await enter(work.gate, exchange, account, self._services)
+        try:
             if work.flight is not None:
                 work.flight.dispatched(work.gate.name)
             await self._call(work, exchange, account, block)
+        finally:
+            place.leave()
 
     async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         patience = Patience(block, work.gate.settings.timeout, self._services.clock)
@@ -193,7 +196,7 @@ class Generation:
             if work.controls.write:
                 await self._keep(work, whole.value)
         if work.flight is not None:
-            work.flight.land(shared_answer(work, whole.value, whole.raw))
+            work.flight.land(partial(shared_answer, work, whole.value, whole.raw))
         headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
         headers.append((b"content-type", content_type(opened.reply.headers) or JSON_TYPE.encode()))
         await exchange.respond(opened.reply.status, headers, whole.raw)
@@ -220,7 +223,7 @@ class Generation:
             last = await relay.run(outlet, account)
             whole = await self._keep_stream(work, streamed, account)
             if flight is not None:
-                flight.land(shared_answer(work, whole), usage=relay.usage, last=last)
+                flight.land(partial(shared_answer, work, whole), usage=relay.usage, last=last)
             await outlet.end(last, usage=relay.usage)
         finally:
             await outlet.close()
@@ -289,15 +292,16 @@ def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -
 
 def upstream_body(request: InferenceRequest, model: str) -> bytes:
     """The body for the engine: its own name of the model, and usage asked for where a stream would not carry it."""
-    body = dict(request.body)
-    body["model"] = model
+    body: Mapping[str, JsonValue] = request.body
+    if request.model != model:
+        body = {**body, "model": model}
     if request.stream and not request.include_usage:
         options = body.get("stream_options")
-        asked = dict(options) if isinstance(options, Mapping) else {}
+        asked = dict(options) if isinstance(options, dict) else {}
         asked["include_usage"] = True
         # It only means something together with include_usage, and the client did not ask for usage.
         asked.pop("continuous_usage_stats", None)
-        body["stream_options"] = asked
+        body = {**body, "stream_options": asked}
     return orjson.dumps(body)
 
 

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.config import Config
 from core.errors import ConfigError, ForebayError, Problem
 from gateway.app import App, Application, metrics_application
 from gateway.journal import JsonLines
 from gateway.services import Services, opened
+from gateway.wire.http1 import Http1Connection
 
 # A proxy in front keeps its idle connections for about a minute: ours live longer, so that it closes first. Seconds.
 KEEP_ALIVE = 75
@@ -138,7 +140,7 @@ async def serving(
     `options` are those of `opened`. Leaving the context stops what still runs.
     """
     async with opened(config, **options) as services:  # type: ignore[arg-type]  # passed on as given
-        server = Listening(_uvicorn(Application(services)))
+        server = Listening(_uvicorn(Application(services), Http1Connection))
         process = Process(services, server, url_of(config, sockets[0]))
         servers = [server]
         if len(sockets) > 1:
@@ -185,10 +187,10 @@ def url_of(config: Config, sock: socket.socket) -> str:
     return f"http://{shown}:{sock.getsockname()[1]}"
 
 
-def _uvicorn(app: App) -> uvicorn.Config:
+def _uvicorn(app: App, connection: type[HttpToolsProtocol] = HttpToolsProtocol) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,

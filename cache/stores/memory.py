@@ -67,7 +67,8 @@ class MemoryStore:
     async def put(self, entry: Entry, wording: Wording | None) -> bool:
         """Adds or replaces; False where the entry is larger than the store."""
         self._sweep()
-        self._drop(entry.id)
+        if entry.id in self._used:
+            self._drop(entry.id)
         size = OVERHEAD + len(entry.body)
         if wording is not None:
             size += 2 * len(wording.text) + int(wording.vector.nbytes * VECTOR_COPIES)
@@ -78,8 +79,8 @@ class MemoryStore:
         self._bytes += size
         if wording is not None and entry.partition is not None:
             self._vectors[entry.id] = None
-        while len(self._vectors) > self._max_vectors:
-            self._evict(next(iter(self._vectors)))
+            while len(self._vectors) > self._max_vectors:
+                self._evict(next(iter(self._vectors)))
         while self._bytes > self._max_bytes:
             self._evict(next(iter(self._used)))
         if wording is not None and entry.partition is not None:
@@ -100,12 +101,13 @@ class MemoryStore:
 
     def _sweep(self) -> None:
         before = self._clock.monotonic() - self._lifetime
-        gone = []
+        gone: list[str] = []
         for key, arrived in self._arrived.items():
             if arrived > before:
                 break
             gone.append(key)
-        self._expired += sum(self._drop(key) for key in gone)
+        if gone:
+            self._expired += sum(self._drop(key) for key in gone)
 
     def _evict(self, key: str) -> None:
         self._evicted += self._drop(key)

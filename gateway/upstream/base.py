@@ -11,7 +11,7 @@ UpstreamTimeout (504, core.errors)
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from core.errors import UpstreamError, UpstreamTimeout
 from gateway.envelope import Headers
@@ -36,8 +36,7 @@ class ConnectTimeout(UpstreamTimeout):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to a tier. `path` starts with /v1/ and may carry a query; `connect` is in seconds."""
 
     method: str
