@@ -28,23 +28,23 @@ class InferenceRequest:
     kind: RouteKind
     body: Body
 
-    @property
+    @once
     def model(self) -> str:
         """What the client asked for: `auto`, a tier, a model or an adapter."""
-        return cast("str", self.body["model"])
+        return str(self.body["model"])
 
-    @property
+    @once
     def stream(self) -> bool:
         """Whether the answer is to be streamed."""
         return self.body.get("stream") is True
 
-    @property
+    @once
     def include_usage(self) -> bool:
         """Whether a streamed answer ends with a usage chunk."""
         options = self.body.get("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
 
-    @property
+    @once
     def messages(self) -> Sequence[Mapping[str, JsonValue]]:
         """The chat messages; empty for a text completion."""
         return cast("Sequence[Mapping[str, JsonValue]]", self.body.get("messages", ())) if self.kind == "chat" else ()

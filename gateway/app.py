@@ -81,11 +81,11 @@ class Application:
         else:
             await self._pipeline.run(exchange, ROUTE, self._pass)
 
-    async def serve(self, wire: HttpWire) -> None:
+    def serve(self, wire: HttpWire) -> Awaitable[None]:
         """One request of a hot route on a connection of our own server."""
         path = wire.path
         exchange = Exchange(wire, "POST", path, wire.head, self._clock.monotonic())
-        await self._pipeline.run(exchange, path, self._hot[path])
+        return self._pipeline.run(exchange, path, self._hot[path])
 
     async def _served(
         self,

@@ -40,7 +40,7 @@ class Place:
 async def enter(gate: TierGate, exchange: Exchange, account: Account, services: Services) -> Place:
     """A place in the tier. Raises Refused, Unavailable, and BadRequest for headers that are not legal."""
     identity, need = account.identity or ANYONE, account.need or NOTHING
-    account.priority = identity.urgency(exchange.header(b"x-forebay-priority"))
+    account.priority = identity.urgency(exchange.headers.get(b"x-forebay-priority"))
     ticket = Ticket(
         account.tenant, account.priority, deadline_of(exchange), identity.weight, gate.forecast.likely(need)
     )

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from collections.abc import Awaitable
 
 from core.errors import PayloadTooLarge, RequestError
 from gateway.envelope import Headers
@@ -44,7 +45,8 @@ class Exchange:
         self.arrived = arrived
         self.method, self.path, self.headers = method, path, headers
         self.raw_path, self.query = path, b""
-        self.request_id = request_id(headers.get(b"x-request-id"))
+        given = headers.get(b"x-request-id")
+        self.request_id = f"{random.getrandbits(128):032x}" if given is None else request_id(given)
         self.status: int | None = None
         self.started = self.finished = self._body_read = False
 
@@ -129,29 +131,29 @@ class Exchange:
         """Stop watching."""
         self._wire.watch(None)
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> Awaitable[None]:
         """Send status and headers."""
         self.started, self.status = True, status
-        await self._wire.start(status, headers)
+        return self._wire.start(status, headers)
 
-    async def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes) -> Awaitable[None]:
         """Send a part of the body; waits while the client does not read."""
-        await self._wire.write(chunk, more=True)
+        return self._wire.write(chunk, more=True)
 
-    async def end(self, chunk: bytes = b"") -> None:
+    def end(self, chunk: bytes = b"") -> Awaitable[None]:
         """Send the last part of the body."""
         self.finished = True
-        await self._wire.write(chunk, more=False)
+        return self._wire.write(chunk, more=False)
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    def respond(self, status: int, headers: Headers, body: bytes) -> Awaitable[None]:
         """Send a whole response; its length is added."""
         headers.append((b"content-length", b"%d" % len(body)))
         self.started, self.status, self.finished = True, status, True
-        await self._wire.whole(status, headers, body)
+        return self._wire.whole(status, headers, body)
 
 
-def request_id(given: bytes | None) -> str:
+def request_id(given: bytes) -> str:
     """The client's id where it is a sane token, else one of ours."""
-    if given is not None and _SANE_ID.fullmatch(given):
+    if _SANE_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{random.getrandbits(128):032x}"

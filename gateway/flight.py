@@ -204,7 +204,8 @@ class Flight:
     def dispatched(self, tier: TierName) -> None:
         """The call is being made, to this tier."""
         self.phase, self.tier = "called", tier
-        self._poke()
+        if self._followers:
+            self._poke()
 
     def begin(self, so_far: SoFar) -> None:
         """The answer comes as a stream, and nothing was passed on yet.

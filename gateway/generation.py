@@ -121,7 +121,8 @@ class Generation:
             patience.begin()
             opened = await self._open(work, exchange, account, patience)
             patience.got()
-            account.upstream_s, account.retries, account.url = patience.waited, opened.retries, opened.replica.url
+            account.upstream_s, account.retries = patience.waited, opened.retries
+            account.url = opened.replica.server.url
             if isinstance(opened.begun, Whole):
                 patience.end()
                 await self._send_whole(work, opened, opened.begun, exchange, account)
@@ -192,7 +193,9 @@ class Generation:
         self, work: Work, opened: Opened[Begun], whole: Whole, exchange: Exchange, account: Account
     ) -> None:
         if whole.value is not None:
-            self._meter(work, account, whole.value.get("usage"))
+            account.usage = usage_of(whole.value.get("usage"))
+            if work.chosen and account.usage is not None:
+                self._saved_by_choice(work, account)
             if work.controls.write:
                 await self._keep(work, whole.value)
         if work.flight is not None:
@@ -233,7 +236,8 @@ class Generation:
         meter, assembler = streamed.meter, streamed.assembler
         if meter.usage is not None:
             account.usage = meter.usage
-            self._saved_by_choice(work, account)
+            if work.chosen:
+                self._saved_by_choice(work, account)
         if assembler is None:
             return None
         answer, reason = assembler.finish(meter.done)
@@ -264,15 +268,10 @@ class Generation:
             reason = "incomplete_stream" if isinstance(cause, RequestError) else "cancelled"
             self._stored.skipped("error" if isinstance(cause, EngineFault) else reason)
 
-    def _meter(self, work: Work, account: Account, usage: JsonValue) -> None:
-        account.usage = usage_of(usage)
-        if account.usage is not None:
-            self._saved_by_choice(work, account)
-
     def _saved_by_choice(self, work: Work, account: Account) -> None:
         """What the classifier saved by not asking the frontier tier."""
         frontier, usage = self._services.tiers.get("frontier"), account.usage
-        if not work.chosen or work.gate.name != "small" or frontier is None or usage is None:
+        if work.gate.name != "small" or frontier is None or usage is None:
             return
         saved = cost(frontier.settings.price, usage.input, usage.output) - cost(
             work.gate.settings.price, usage.input, usage.output
@@ -311,10 +310,9 @@ async def read_whole(reply: Reply, patience: Patience) -> Whole:
     parts: list[bytes] = []
     try:
         while chunk := await reply.read():
-            patience.got()
             parts.append(chunk)
-            patience.wait()
-        raw = b"".join(parts)
+            patience.again()
+        raw = parts[0] if len(parts) == 1 else b"".join(parts)
         value = _object(raw)
         if value is not None and is_error(value) and not value.get("choices"):
             raise EngineFault(status_of(value), raw)

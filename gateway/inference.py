@@ -32,7 +32,8 @@ class Inference:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock, services.judge)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
-        self._cascade = Cascade(services, Generation(services, self._stored))
+        self._generation = Generation(services, self._stored)
+        self._cascade = Cascade(services, self._generation)
         self._exact = services.config.cache.exact.enabled
         self._flights = services.flights
         ping = services.config.gateway.sse_ping
@@ -54,7 +55,7 @@ class Inference:
             await self._stored.replay(hit, asked.request, exchange, account)
             return
         # From here on the request may wait, and the client may leave meanwhile.
-        account.priority = (account.identity or ANYONE).urgency(exchange.header(b"x-forebay-priority"))
+        account.priority = (account.identity or ANYONE).urgency(exchange.headers.get(b"x-forebay-priority"))
         key = key_of(asked, account.priority, exact=self._exact)
         if key is None:
             exchange.watch(block)
@@ -192,7 +193,10 @@ class Inference:
         if decision.tier == "small" and decision.reason in FREE and services.learning.comparing.wants(request):
             witness = Witness(request, ear)
         work.listener = witness or ear
-        await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
+        if ear is None:
+            await self._generation.run(work, exchange, account, block)
+        else:
+            await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
         if witness is not None and account.tier == "small" and (text := witness.text) is not None:
             reason = str(account.route_reason)
             services.learning.comparing.offer(

@@ -31,6 +31,11 @@ class Interruptible:
         self._cancelling = 0
         self._open = False
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the block. Its task knows it; asking for the running one is a system call."""
+        return asyncio.get_running_loop() if self._task is None else self._task.get_loop()
+
     def trip(self, cause: BaseException) -> None:
         """End the block with `cause`."""
         if self._open and self.cause is None and self._task is not None:

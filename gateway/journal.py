@@ -50,9 +50,9 @@ class Journal:
     def request(self, account: Account, duration_s: float, overhead_s: float) -> None:
         """The line of one request."""
         identity, usage, first_at = account.identity, account.usage, account.first_at
-        tenant, key = (NOBODY, NOBODY) if identity is None else (identity.tenant, identity.name)
+        key = NOBODY if identity is None else identity.name
         words = (
-            account.method, account.route, account.status, account.reason, tenant, key, account.priority,
+            account.method, account.route, account.status, account.reason, account.tenant, key, account.priority,
             account.model, account.stream, account.tier, account.cache, account.semantic, account.guard,
             account.truncated, account.route_reason, account.retries, account.url,
         )  # fmt: skip

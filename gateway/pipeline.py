@@ -74,7 +74,8 @@ class Pipeline:
 
     def _admit(self, exchange: Exchange, account: Account, admin: bool) -> None:
         keyring, authorization = self._services.keyring, exchange.headers.get(b"authorization")
-        account.identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
+        identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
+        account.identity, account.tenant = identity, identity.tenant
         if self._services.draining and not admin:
             raise Unavailable("the gateway is stopping", code="draining", reason="draining", retry_after=1.0)
 

@@ -30,17 +30,13 @@ _OWN = frozenset(
 
 def passed_headers(headers: Headers) -> Headers:
     """The engine's response headers that the client may see, besides the content type."""
-    return [header for header in headers if not _is_own(header[0].lower())]
-
-
-def _is_own(name: bytes) -> bool:
-    return name in _OWN or name.startswith(b"x-forebay-")
+    return [header for header in headers if header[0] not in _OWN and not header[0].startswith(b"x-forebay-")]
 
 
 def content_type(headers: Headers) -> bytes:
     """The engine's content type; empty where it named none."""
     for name, value in headers:
-        if name.lower() == b"content-type":
+        if name == b"content-type":
             return value
     return b""
 

@@ -175,7 +175,8 @@ class Replicas:
         began = replica.breaker.begin()
         try:
             reply = await self._upstream.send(replica.server, call)
-            await _check(reply)
+            if reply.status >= 300:
+                await _refused(reply)
             begun = await begin(reply)
         except BaseException as error:
             ended: BaseException | None = cause() if cause is not None else None
@@ -187,7 +188,7 @@ class Replicas:
             if reply is not None:
                 reply.close()
             raise
-        replica.settle(began, None)
+        replica.breaker.succeeded(began)
         return Opened(reply, begun, replica, retries, began)
 
     def _following(self, error: RequestError, tried: list[Replica]) -> tuple[Replica, float] | None:
@@ -235,9 +236,8 @@ class Replicas:
         return best
 
 
-async def _check(reply: Reply) -> None:
-    if reply.status >= 300:
-        raise await fault(reply)
+async def _refused(reply: Reply) -> None:
+    raise await fault(reply)
 
 
 async def fault(reply: Reply) -> EngineFault:
@@ -249,7 +249,7 @@ async def fault(reply: Reply) -> EngineFault:
         size += len(chunk)
         if size > MAX_ERROR_BODY:
             break
-    after = next((value for name, value in reply.headers if name.lower() == b"retry-after"), b"")
+    after = next((value for name, value in reply.headers if name == b"retry-after"), b"")
     return EngineFault(reply.status, b"".join(parts), float(after) if after.isdigit() else None)
 
 

@@ -7,7 +7,7 @@ else about it is uvicorn's: parsing, pipelining, flow control, shutdown; and so 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -28,7 +28,7 @@ class HotApplication(Protocol):
 
     hot: Mapping[bytes, str]
 
-    async def serve(self, wire: "HttpWire") -> None: ...
+    def serve(self, wire: "HttpWire") -> Awaitable[None]: ...
 
 
 class HttpWire:
