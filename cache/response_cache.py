@@ -207,8 +207,12 @@ class ResponseCache:
         *,
         tier: str,
         controls: Controls,
+        body: bytes | None = None,
     ) -> str | None:
-        """Stores a completion, in place of an older answer to the same question; None, or why it was not stored."""
+        """Stores a completion, in place of an older answer to the same question; None, or why it was not stored.
+
+        `body`: the completion as JSON, where it has been written already.
+        """
         if not controls.write:
             return "off"
         if (reason := refusal_to_store(answer)) is not None:
@@ -221,7 +225,7 @@ class ResponseCache:
             fingerprint=question.fingerprint,
             tenant=question.tenant,
             tier=tier,
-            body=orjson.dumps(answer),
+            body=body or orjson.dumps(answer),
             stored_at=self._clock.monotonic(),
             partition=question.partition if semantic else None,
         )

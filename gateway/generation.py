@@ -1,7 +1,7 @@
 """A place in the tier, the call, the relay of its answer, and what is kept of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -106,20 +106,15 @@ class Generation:
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        place = await enter(work.gate, exchange, account, self._services)
-        try:
-            if work.flight is not None:
-                work.flight.dispatched(work.gate.name)
-            await self._call(work, exchange, account, block)
-        finally:
-            place.leave()
-
-    async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        patience = Patience(block, work.gate.settings.timeout, self._services.clock)
+        gate = work.gate
+        place = await enter(gate, exchange, account, self._services)
+        patience = Patience(block, gate.settings.timeout, self._services.clock)
         opened: Opened[Begun] | None = None
         try:
+            if work.flight is not None:
+                work.flight.dispatched(gate.name)
             patience.begin()
-            opened = await self._open(work, exchange, account, patience)
+            opened = await self._opening(work, exchange, account, patience)
             patience.got()
             account.upstream_s, account.retries = patience.waited, opened.retries
             account.url = opened.replica.server.url
@@ -140,29 +135,33 @@ class Generation:
             account.upstream_s = patience.waited
             if opened is not None:
                 opened.close()
+            place.leave()
 
-    async def _open(self, work: Work, exchange: Exchange, account: Account, patience: Patience) -> Opened[Begun]:
+    def _opening(
+        self, work: Work, exchange: Exchange, account: Account, patience: Patience
+    ) -> Awaitable[Opened[Begun]]:
+        """Calls the tier when awaited."""
         gate, request = work.gate, work.request
         call = Call(
-            method="POST",
-            path=PATHS[request.kind],
-            headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request if work.listener is None else work.listener.asking(), work.model),
-            connect=gate.settings.timeout.connect,
+            "POST",
+            PATHS[request.kind],
+            upstream_headers(exchange, gate.authorization, JSON_TYPE),
+            upstream_body(request if work.listener is None else work.listener.asking(), work.model),
+            gate.settings.timeout.connect,
         )
-
-        async def begin(reply: Reply) -> Begun:
-            if work.listener is not None:
-                reply = await work.listener.hear(reply, patience)
-            if request.stream and is_event_stream(reply.headers):
-                return await self._begin_stream(work, reply, patience)
-            return await read_whole(reply, patience)
-
+        opening = gate.replicas.open(call, partial(self._begin, work, patience), patience.cause)
         ping = self._services.config.gateway.sse_ping
         if ping is None or not request.stream:
-            return await gate.replicas.open(call, begin, patience.cause)
-        opening = asyncio.ensure_future(gate.replicas.open(call, begin, patience.cause))
-        return await self._open_with_pings(opening, ping, exchange, account)
+            return opening
+        return self._open_with_pings(asyncio.ensure_future(opening), ping, exchange, account)
+
+    async def _begin(self, work: Work, patience: Patience, reply: Reply) -> Begun:
+        """Read a good reply to its first content, or to its end."""
+        if work.listener is not None:
+            reply = await work.listener.hear(reply, patience)
+        if work.request.stream and is_event_stream(reply.headers):
+            return await self._begin_stream(work, reply, patience)
+        return await read_whole(reply, patience)
 
     async def _open_with_pings(
         self, opening: "asyncio.Future[Opened[Begun]]", ping: float, exchange: Exchange, account: Account
@@ -197,7 +196,7 @@ class Generation:
             if work.chosen and account.usage is not None:
                 self._saved_by_choice(work, account)
             if work.controls.write:
-                await self._keep(work, whole.value)
+                await self._keep(work, whole.value, whole.raw)
         if work.flight is not None:
             work.flight.land(partial(shared_answer, work, whole.value, whole.raw))
         headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
@@ -253,9 +252,9 @@ class Generation:
         account.event_stream = True
         return answer_headers(exchange, account, self._services.clock) + passed + EVENT_STREAM
 
-    async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
+    async def _keep(self, work: Work, answer: Mapping[str, JsonValue], raw: bytes | None = None) -> None:
         if work.question is not None:
-            stored = await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
+            stored = await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls, raw)
             if stored and work.late:
                 self._services.late.add(work.question, work.controls)
 

@@ -126,7 +126,12 @@ class Inference:
         if flight is not None:
             flight.tier = decision.tier
         work = self._work(asked, decision, embedding if plan.semantic else None, flight, late=late)
-        await self._generate(work, asked, decision, exchange, account, block)
+        if decision.reason == "override":
+            # Nobody listens: the tier was not the classifier's choice.
+            self._services.metrics.decisions(decision.tier, "override").value += 1
+            await self._generation.run(work, exchange, account, block)
+        else:
+            await self._generate(work, asked, decision, exchange, account, block)
 
     async def _late(self, asked: Asked, plan: Plan, account: Account) -> bool:
         """Whether the vector is of no use before the answer is stored: not for the lookup, and not for the tier."""

@@ -116,10 +116,13 @@ class StoredAnswers:
         embedding: Embedding | None,
         tier: TierName,
         controls: Controls,
+        raw: bytes | None = None,
     ) -> bool:
-        """Keep a complete answer; whether it is kept."""
+        """Keep a complete answer, of which `raw` are the bytes where they came in one piece; whether it is kept."""
+        kept = lasting(answer)
+        body = raw if kept is answer else None
         try:
-            reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
+            reason = await self._cache.store(question, kept, embedding, tier=tier, controls=controls, body=body)
         except DependencyFault as fault:
             reason = f"store_{fault.kind}"
         except Exception:  # a boundary, as above

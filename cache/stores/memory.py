@@ -1,9 +1,8 @@
 """Stored answers in this process: bounded in bytes and in vectors, least recently used first out."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from cache.catalogue import Catalogue
 from cache.stores.base import Entry, Sizes, Wording
@@ -15,8 +14,7 @@ OVERHEAD = 1400
 VECTOR_COPIES = 1.25
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An entry and the bytes it is counted with."""
 
     entry: Entry
