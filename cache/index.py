@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from core.background import Background
 from core.embedder import Vector
 
 Result = TypeVar("Result")
@@ -152,22 +153,19 @@ class SimilarityIndex:
     def __init__(self, read: int | None = None) -> None:
         self._read = READ_ROWS if read is None else read
         self._partitions: dict[str, Partition] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="cache-search", initializer=_single_threaded)
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="cache-build", initializer=_single_threaded)
 
     async def aclose(self) -> None:
         """Stops the background work and the threads."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.aclose()
         self._searcher.shutdown(wait=True, cancel_futures=True)
         self._builder.shutdown(wait=True, cancel_futures=True)
 
     async def settled(self) -> None:
         """Waits until no background work is left."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.settled()
 
     @property
     def partitions(self) -> int:
@@ -183,9 +181,7 @@ class SimilarityIndex:
         if len(part) <= IN_PLACE or part.busy or len(part.tail) < part.patience:
             return
         part.busy = True
-        task = asyncio.get_running_loop().create_task(self._maintain(part), name="cache-index")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._maintain(part), "cache-index")
 
     def holds(self, partition: str) -> bool:
         """Whether the partition has a vector."""
