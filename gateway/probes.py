@@ -9,6 +9,7 @@ from typing import Self
 
 import httpx
 
+from core.background import Background
 from gateway.tier import TierGate
 from gateway.upstream.base import Server
 from gateway.upstream.replicas import Health, Replica
@@ -33,7 +34,7 @@ class Probes:
     def __init__(self, gates: Iterable[TierGate]) -> None:
         self._gates = tuple(gates)
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
-        self._ended: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._client: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -50,22 +51,17 @@ class Probes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._tasks.values(), *self._ended]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.aclose()
         if self._client is not None:
             await self._client.aclose()
 
     def _changed(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica, joins: bool) -> None:
         if joins:
-            self._tasks[replica] = asyncio.create_task(self._watch(client, gate, replica), name="probe")
+            self._tasks[replica] = self._background.start(self._watch(client, gate, replica), "probe")
             return
         task = self._tasks.pop(replica, None)
         if task is not None:
             task.cancel()
-            self._ended.add(task)
-            task.add_done_callback(self._ended.discard)
         gate.learn()
 
     async def _watch(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica) -> None:

@@ -1,4 +1,8 @@
-"""Passive health of one server: what its recent calls say about it."""
+"""Passive health of one server: what its recent calls say about it.
+
+Not `core.breaker`, which counts short calls as they end: calls to a tier take minutes and overlap, so what one says
+about the server depends on when it began, and old ones must not outvote what has happened since.
+"""
 
 from collections import deque
 from typing import Literal
