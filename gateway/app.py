@@ -43,6 +43,10 @@ class Application:
     """The ASGI application over opened services. It has no lifespan: whoever opens the services ends them."""
 
     def __init__(self, services: Services) -> None:
+        self.renew(services)
+
+    def renew(self, services: Services) -> None:
+        """Read the settings again: they hold for every request that comes from here on."""
         self._clock = services.clock
         self._pipeline = Pipeline(services)
         inference = Inference(services)

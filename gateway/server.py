@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from functools import partial
 
 import uvicorn
 import uvloop
@@ -16,6 +17,7 @@ from core.config import Config
 from core.errors import ConfigError, ForebayError, Problem
 from gateway.app import App, Application, metrics_application
 from gateway.journal import JsonLines
+from gateway.reload import Reload
 from gateway.services import Services, opened
 
 # A proxy in front keeps its idle connections for about a minute: ours live longer, so that it closes first. Seconds.
@@ -25,6 +27,7 @@ BACKLOG = 2048
 CANCEL_LIMIT = 1
 
 Announce = Callable[[str], None]
+Read = Callable[[], Config]
 
 
 class Listening(uvicorn.Server):
@@ -62,10 +65,10 @@ class Listening(uvicorn.Server):
 
 
 class Process:
-    """One running gateway. `stop` is what the first SIGTERM does, `kill` the second."""
+    """One running gateway. `stop` is what the first SIGTERM does, `kill` the second; `reload` hears SIGHUP."""
 
-    def __init__(self, services: Services, server: Listening, url: str) -> None:
-        self.services, self.server, self.url = services, server, url
+    def __init__(self, services: Services, server: Listening, url: str, reload: Reload) -> None:
+        self.services, self.server, self.url, self.reload = services, server, url, reload
         self._drain: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -93,8 +96,10 @@ class Process:
             await asyncio.gather(self._drain, return_exceptions=True)
 
 
-def run(config: Config, announce: Announce) -> int:
+def run(config: Config, announce: Announce, read: Read | None = None) -> int:
     """Serve until a signal; the exit code. `announce` gets the line that says where and what.
+
+    `read` gives the configuration as it stands at a SIGHUP.
 
     Raises ConfigError for a configuration that cannot be served, ForebayError for an address that cannot be taken.
     """
@@ -103,7 +108,7 @@ def run(config: Config, announce: Announce) -> int:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(contextlib.closing(s)) for s in listen(config)]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, sockets, announce))
+            runner.run(_run(config, sockets, announce, read))
     return 0
 
 
@@ -116,11 +121,12 @@ def listen(config: Config) -> list[socket.socket]:
     return sockets
 
 
-async def _run(config: Config, sockets: list[socket.socket], announce: Announce) -> None:
+async def _run(config: Config, sockets: list[socket.socket], announce: Announce, read: Read | None) -> None:
     loop = asyncio.get_running_loop()
-    async with serving(config, sockets) as (process, serve):
+    async with serving(config, sockets, read) as (process, serve):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, process.stop)
+        loop.add_signal_handler(signal.SIGHUP, process.reload.ask)
         announce(start_line(config, process.url))
         # What lives as long as the process need not be looked at by every collection.
         gc.collect()
@@ -131,22 +137,25 @@ async def _run(config: Config, sockets: list[socket.socket], announce: Announce)
 
 @contextlib.asynccontextmanager
 async def serving(
-    config: Config, sockets: list[socket.socket], **options: object
+    config: Config, sockets: list[socket.socket], read: Read | None = None, **options: object
 ) -> AsyncIterator[tuple[Process, "asyncio.Task[None]"]]:
     """A gateway that answers on `sockets`, and the task that ends when it has been stopped.
 
-    `options` are those of `opened`. Leaving the context stops what still runs.
+    `read` gives the configuration again; `options` are those of `opened`. Leaving the context stops what still runs.
     """
     async with opened(config, **options) as services:  # type: ignore[arg-type]  # passed on as given
-        server = Listening(_uvicorn(Application(services)))
-        process = Process(services, server, url_of(config, sockets[0]))
+        application = Application(services)
+        server = Listening(_uvicorn(application))
+        reload = Reload(services, read, partial(application.renew, services))
+        process = Process(services, server, url_of(config, sockets[0]), reload)
         servers = [server]
         if len(sockets) > 1:
             servers.append(Listening(_uvicorn(metrics_application(services))))
         tasks = [asyncio.create_task(s.serve([sock])) for s, sock in zip(servers, sockets, strict=True)]
         try:
             await _all_up(servers, tasks)
-            yield process, tasks[0]
+            async with reload:
+                yield process, tasks[0]
         finally:
             for running in servers:
                 running.stop(at_once=running is not server)

@@ -34,7 +34,7 @@ from gateway.probes import Probes
 from gateway.settle import Settlement
 from gateway.shadow import Shadow
 from gateway.targets import Targets
-from gateway.tier import TierGate
+from gateway.tier import TierGate, scales_from_zero
 from gateway.upstream.breaker import LEVELS
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.names import Names, Resolver, SystemResolver
@@ -267,12 +267,7 @@ def _understand(cache: ResponseCache, embedder: BatchingEmbedder, glance: Glance
 
 
 def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
-    authorization = None
-    if tier.api_key is not None:
-        try:
-            authorization = f"Bearer {resolve_secret(tier.api_key)}"
-        except ConfigError as error:
-            raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
+    authorization = authorization_of(name, tier)
     replicas = Replicas(
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
@@ -281,9 +276,14 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
     return TierGate(name, tier, admission, replicas, authorization)
 
 
-def scales_from_zero(tier: Tier) -> bool:
-    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
-    return tier.replicas.min == 0 and tier.fallback is None
+def authorization_of(name: TierName, tier: Tier) -> str | None:
+    """The header value that a tier's servers want; None for none. Raises ConfigError with its key path."""
+    if tier.api_key is None:
+        return None
+    try:
+        return f"Bearer {resolve_secret(tier.api_key)}"
+    except ConfigError as error:
+        raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
 
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:

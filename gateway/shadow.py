@@ -64,6 +64,10 @@ class Shadow:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def renew(self, rate: float) -> None:
+        """Compare this share from here on."""
+        self._rate = rate
+
     @property
     def running(self) -> int:
         """Comparisons under way."""
