@@ -66,7 +66,7 @@ class Reload:
                 new = renewal(self._services.config, await asyncio.to_thread(self._read))
                 self._take(new.config)
             except ConfigError as error:
-                logger.error("configuration not reloaded, the old one stays: %s", _one_line(error))  # noqa: TRY400
+                logger.error("configuration not reloaded, the old one stays: %s", one_line(error))  # noqa: TRY400
                 return False
         logger.info("configuration reloaded: %s", ", ".join(new.changed) or "nothing has changed")
         if new.kept:
@@ -84,7 +84,7 @@ class Reload:
             except ConfigError as error:
                 # Said once.
                 self._stamps = stamps
-                logger.error("keys not read again, the old ones stay: %s", _one_line(error))  # noqa: TRY400
+                logger.error("keys not read again, the old ones stay: %s", one_line(error))  # noqa: TRY400
                 return
         logger.info("keys read again, as their files have changed")
 
@@ -117,7 +117,15 @@ class Reload:
         self._renewed()
 
 
-def _one_line(error: ConfigError) -> str:
+def check_secrets(config: Config) -> None:
+    """Raises ConfigError where a key of a client or a tier cannot be read."""
+    Keyring(config.auth.keys)
+    for name, tier in config.tiers.items():
+        authorization_of(name, tier)
+
+
+def one_line(error: ConfigError) -> str:
+    """Every problem, for a log."""
     return "; ".join(map(str, error.problems))
 
 

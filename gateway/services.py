@@ -30,9 +30,11 @@ from gateway.limits.base import Ledger
 from gateway.limits.limiter import Limiter
 from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
+from gateway.pool import MetricsPool
 from gateway.probes import Probes
 from gateway.settle import Settlement
 from gateway.shadow import Shadow
+from gateway.siblings import Alone, Siblings
 from gateway.targets import Targets
 from gateway.tier import TierGate, scales_from_zero
 from gateway.upstream.breaker import LEVELS
@@ -98,6 +100,8 @@ class Services:
     names: Names
     limiter: Limiter
     breakers: Mapping[str, Breaker]
+    siblings: Siblings
+    pool: MetricsPool
     load: Load = field(default_factory=Load)
 
     @property
@@ -125,8 +129,12 @@ async def opened(
     make_encoder: EncoderFactory = configured_encoder,
     make_glance: GlanceFactory = glance_for,
     resolver: Resolver | None = None,
+    siblings: Siblings | None = None,
 ) -> AsyncIterator[Services]:
-    """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
+    """The services of one configuration; `siblings` are the other workers.
+
+    Raises ConfigError for keys or files that cannot be read.
+    """
     clock = clock or SystemClock()
     metrics = Metrics()
     keyring = Keyring(config.auth.keys)
@@ -151,6 +159,9 @@ async def opened(
         limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
+        siblings = siblings or Alone()
+        pool = MetricsPool(metrics, siblings, shared_cache=link is not None)
+        await stack.enter_async_context(pool)
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
@@ -172,6 +183,8 @@ async def opened(
             names=names,
             limiter=limiter,
             breakers=breakers,
+            siblings=siblings,
+            pool=pool,
         )
 
 
@@ -183,10 +196,15 @@ def _slot(
         make[0],
         metrics,
         clock,
-        wanted=config.cache.semantic.enabled or len(config.tiers.items()) > 1,
+        wanted=wants_embedder(config),
         on_ready=partial(_understand, cache),
         make_glance=make[1],
     )
+
+
+def wants_embedder(config: Config) -> bool:
+    """Whether the cache or the router reads vectors."""
+    return config.cache.semantic.enabled or len(config.tiers.items()) > 1
 
 
 def load_classifier(config: Config) -> Classifier:

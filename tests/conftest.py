@@ -33,6 +33,7 @@ SLOW = (
     "contract/cache/test_stores",
     "contract/limits/test_ledgers",
     "integration/test_fair_queue",
+    "integration/test_fault_run",
     "integration/test_limits",
     "integration/test_load_cases",
     "integration/test_names",

@@ -23,9 +23,8 @@ from bench.faults.drain import drain, missed
 from bench.faults.load import Crowd
 from bench.faults.world import World
 
-# Descriptors that may be left: connections to the engines that are kept for their next use are closed after 4 s.
+# Descriptors that may be left: connections of probes and of whoever looks.
 KEPT = 8
-IDLE_CONNECTIONS = 6.0
 
 
 async def run(seconds: float, clients: int, streams: int, seed: int, workers: int = 1) -> dict[str, Any]:
@@ -35,8 +34,7 @@ async def run(seconds: float, clients: int, streams: int, seed: int, workers: in
         crowd = Crowd(world, seed, clients)
         await _mix(world, crowd, seconds)
         gauges = await world.settled()
-        await asyncio.sleep(IDLE_CONNECTIONS)
-        after, rss = world.usage()
+        after, rss = await world.rested(before + KEPT * workers)
         alive = world.gateway.ended() is None
         await world.until_ready()
         tally, stopping = await drain(world, streams)

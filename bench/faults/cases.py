@@ -73,6 +73,12 @@ def whole(maker: Maker) -> Ask:
     return maker.ask("whole", script, "whole", text=text)
 
 
+def quick(maker: Maker) -> Ask:
+    """Nothing goes wrong, and nothing takes time."""
+    text = maker.text()
+    return maker.ask("quick", {"text": text}, "whole", text=text)
+
+
 def pieces(maker: Maker) -> Ask:
     """The answer comes in pieces of a few bytes, whatever they cut through."""
     text = maker.text()

@@ -15,7 +15,7 @@ from bench.faults.world import World
 # So long after the signal `/ready` must have fallen, in seconds, on a machine that does other things as well.
 FALLS = 2.0
 # Tokens of a stream, and seconds between two of them: it outlasts the signal by far.
-TOKENS, PACE = 60, 0.05
+TOKENS, PACE = 30, 0.2
 
 
 async def drain(world: World, streams: int) -> tuple[Tally, dict[str, Any]]:

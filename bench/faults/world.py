@@ -176,8 +176,10 @@ class World:
         """The gateway's configuration."""
         timeout = {"connect": CONNECT, "first_token": FIRST_TOKEN, "idle": IDLE, "total": TOTAL}
         limits = {name: f"{round(value * 1000)}ms" for name, value in timeout.items()}
-        # With limits that are never reached, so that they are counted.
-        bounds = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "concurrency": 10**6}
+        # With limits that are never reached, so that they are counted; several workers would need a shared store.
+        alone = self._gateway_settings.get("workers", 1) == 1
+        limits_of_key = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "concurrency": 10**6}
+        bounds = limits_of_key if alone else {}
         keys = [
             {"name": "client", "tenant": "run", "env": "FAULT_RUN_KEY", **bounds},
             {"name": "admin", "tenant": "run", "env": "FAULT_RUN_ADMIN", "admin": True},
@@ -224,6 +226,18 @@ class World:
         family = [process, *process.children(recursive=True)]
         return sum(one.num_fds() for one in family), sum(one.memory_info().rss for one in family) / 1e6
 
+    async def rested(self, descriptors: int, within: float = 12.0) -> tuple[int, float]:
+        """The usage, once no more descriptors than these are open; what it is after so many seconds where there are.
+
+        Connections to engines are kept for their next use, for 4 s to 8 s.
+        """
+        until = time.monotonic() + within
+        found = self.usage()
+        while found[0] > descriptors and time.monotonic() < until:
+            await asyncio.sleep(0.2)
+            found = self.usage()
+        return found
+
     async def gauges(self) -> dict[str, float]:
         """What is inside gateway and engines at this moment."""
         text = (await self.client.get(f"{self.url}/metrics")).text
@@ -233,11 +247,11 @@ class World:
             if name in found:
                 found[name] += float(line.rpartition(" ")[2])
         state = await self.admin_state()
+        workers = [state, *state["workers"].values()]
         # The request for the state is one itself.
-        found["running"] = state["running"] - 1
-        found["outstanding"] = sum(
-            replica["outstanding"] for tier in state["tiers"].values() for replica in tier["replicas"]
-        )
+        found["running"] = sum(worker["running"] for worker in workers) - 1
+        tiers = [tier for worker in workers for tier in worker["tiers"].values()]
+        found["outstanding"] = sum(replica["outstanding"] for tier in tiers for replica in tier["replicas"])
         engines = [await engine.state(self.client) for engine in self.engines]
         found["engine_running"] = sum(state["running"] + state["waiting"] for state in engines)
         return found
