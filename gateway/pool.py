@@ -32,13 +32,13 @@ class MetricsPool:
     """
 
     def __init__(self, metrics: Metrics, siblings: Siblings, *, shared_cache: bool) -> None:
-        self._metrics, self._siblings, self._shared_cache = metrics, siblings, shared_cache
+        self._metrics, self.siblings, self._shared_cache = metrics, siblings, shared_cache
         self._folder = siblings.folder if isinstance(siblings, Family) else None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
-            self._metrics.absorb(_recorded(self._folder, self._siblings.number), gauges=False)
+            self._metrics.absorb(_recorded(self._folder, self.siblings.number), gauges=False)
             self._task = asyncio.create_task(self._keep(self._folder), name="metrics record")
         return self
 
@@ -61,18 +61,18 @@ class MetricsPool:
         if folder is None:
             # Milliseconds with many label values: streams must not stand still meanwhile.
             return await asyncio.to_thread(self._metrics.render)
-        answers = cast("dict[int, Snapshot]", await self._siblings.ask("metrics"))
+        answers = cast("dict[int, Snapshot]", await self.siblings.ask("metrics"))
         mine = self._metrics.snapshot()
 
         def render() -> bytes:
             total = pooled([mine])
-            for number in range(self._siblings.count):
+            for number in range(self.siblings.count):
                 if number in answers:
                     found = answers[number]
                     if self._shared_cache:
                         found.pop(ENTRIES, None)
                     total.absorb(found)
-                elif number != self._siblings.number:
+                elif number != self.siblings.number:
                     total.absorb(_recorded(folder, number), gauges=False)
             return total.render()
 
@@ -84,7 +84,7 @@ class MetricsPool:
             self._record(folder)
 
     def _record(self, folder: Path) -> None:
-        path = _path(folder, self._siblings.number)
+        path = _path(folder, self.siblings.number)
         fresh = path.with_suffix(".new")
         with contextlib.suppress(OSError):
             fresh.write_bytes(orjson.dumps(self._metrics.snapshot()))

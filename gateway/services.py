@@ -100,7 +100,6 @@ class Services:
     names: Names
     limiter: Limiter
     breakers: Mapping[str, Breaker]
-    siblings: Siblings
     pool: MetricsPool
     load: Load = field(default_factory=Load)
 
@@ -108,6 +107,11 @@ class Services:
     def draining(self) -> bool:
         """Whether the process has been told to stop."""
         return self.load.draining
+
+    @property
+    def siblings(self) -> Siblings:
+        """The other workers."""
+        return self.pool.siblings
 
     async def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
@@ -131,10 +135,7 @@ async def opened(
     resolver: Resolver | None = None,
     siblings: Siblings | None = None,
 ) -> AsyncIterator[Services]:
-    """The services of one configuration; `siblings` are the other workers.
-
-    Raises ConfigError for keys or files that cannot be read.
-    """
+    """The services of one configuration, beside other workers. Raises ConfigError for what cannot be read."""
     clock = clock or SystemClock()
     metrics = Metrics()
     keyring = Keyring(config.auth.keys)
@@ -159,9 +160,7 @@ async def opened(
         limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
-        siblings = siblings or Alone()
-        pool = MetricsPool(metrics, siblings, shared_cache=link is not None)
-        await stack.enter_async_context(pool)
+        pooling = MetricsPool(metrics, siblings or Alone(), shared_cache=link is not None)
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
@@ -183,8 +182,7 @@ async def opened(
             names=names,
             limiter=limiter,
             breakers=breakers,
-            siblings=siblings,
-            pool=pool,
+            pool=await stack.enter_async_context(pooling),
         )
 
 

@@ -48,7 +48,7 @@ async def start(path: Path, document: dict[str, Any], **environ: str) -> Served:
     command = [sys.executable, "-m", "forebay", "serve", "--config", str(config)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY__")}
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**clean, **environ}
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env={**clean, **environ}
     )
     return Served(process)
 
