@@ -113,6 +113,8 @@ class Generation:
 
     async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         patience = Patience(block, work.gate.settings.timeout, self._services.clock)
+        if account.trace is not None:
+            account.called_at = self._services.clock.monotonic()
         opened: Opened[Begun] | None = None
         try:
             patience.begin()
@@ -190,6 +192,8 @@ class Generation:
     ) -> None:
         if whole.value is not None:
             self._meter(work, account, whole.value.get("usage"))
+            if account.trace is not None:
+                account.trace.answers(whole.value)
             if work.controls.write:
                 await self._keep(work, whole.value)
         if work.flight is not None:
@@ -219,6 +223,8 @@ class Generation:
                 await outlet.write(relay.held)
             last = await relay.run(outlet, account)
             whole = await self._keep_stream(work, streamed, account)
+            if account.trace is not None and whole is not None:
+                account.trace.answers(whole)
             if flight is not None:
                 flight.land(shared_answer(work, whole), usage=relay.usage, last=last)
             await outlet.end(last, usage=relay.usage)

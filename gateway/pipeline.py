@@ -39,6 +39,8 @@ class Pipeline:
         services = self._services
         account = Account(exchange.request_id, exchange.method, route, exchange.arrived)
         services.load.enter()
+        if services.tracer is not None:
+            account.trace = services.tracer.begin(exchange.headers)
         try:
             await self._guarded(exchange, account, answer, admin)
         except asyncio.CancelledError:
@@ -51,6 +53,8 @@ class Pipeline:
                 services.limiter.leave(account.taken)
             exchange.unwatch()
             services.settlement.settle(account)
+            if services.tracer is not None:
+                services.tracer.end(account)
 
     async def _guarded(self, exchange: Exchange, account: Account, answer: Answer, admin: bool) -> None:
         try:

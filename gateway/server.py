@@ -15,6 +15,7 @@ import uvicorn
 import uvloop
 
 from core.config import Config
+from core.config.load import telemetry
 from core.config.records import Embedder
 from core.embedder import Encoder
 from core.errors import ConfigError, ForebayError, Problem
@@ -118,6 +119,8 @@ def run(config: Config, announce: Announce, read: Read | None = None) -> int:
     Raises ConfigError for a configuration that cannot be served, ForebayError for an address that cannot be taken.
     """
     _servable(config)
+    # Its own faults are said before anything listens.
+    telemetry()
     _log_to_stderr()
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(contextlib.closing(s)) for s in listen(config)]
@@ -161,7 +164,12 @@ def _work(
         stderr = SharedStderr()
         try:
             async with Family(folder, number, count) as siblings:
-                options = {"write": stderr, "make_encoder": shared_encoder, "siblings": siblings}
+                options = {
+                    "write": stderr,
+                    "make_encoder": shared_encoder,
+                    "siblings": siblings,
+                    "telemetry": telemetry(),
+                }
                 async with serving(config, sockets, read, **options) as (process, serve):
                     loop.add_reader(lifeline.parent, _orphaned, loop, lifeline.parent, process)
                     await _signalled(process, serve, lifeline.up)
@@ -189,7 +197,7 @@ def listen(config: Config) -> list[socket.socket]:
 
 
 async def _run(config: Config, sockets: list[socket.socket], announce: Announce, read: Read | None) -> None:
-    async with serving(config, sockets, read) as (process, serve):
+    async with serving(config, sockets, read, telemetry=telemetry()) as (process, serve):
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, process.stop)
         await _signalled(process, serve, lambda: announce(start_line(config, process.url)))

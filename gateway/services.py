@@ -15,6 +15,7 @@ from cache.response_cache import ResponseCache, lifetime
 from core.breaker import Breaker
 from core.clock import Clock, SystemClock
 from core.config import Config, Tier, TierName, resolve_secret, store_address
+from core.config.telemetry import Telemetry
 from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
 from core.glance import Glance, glance_for
@@ -37,6 +38,7 @@ from gateway.shadow import Shadow
 from gateway.siblings import Alone, Siblings
 from gateway.targets import Targets
 from gateway.tier import TierGate, scales_from_zero
+from gateway.tracing.tracer import Tracer
 from gateway.upstream.breaker import LEVELS
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.names import Names, Resolver, SystemResolver
@@ -101,6 +103,7 @@ class Services:
     limiter: Limiter
     breakers: Mapping[str, Breaker]
     pool: MetricsPool
+    tracer: Tracer | None
     load: Load = field(default_factory=Load)
 
     @property
@@ -134,6 +137,7 @@ async def opened(
     make_glance: GlanceFactory = glance_for,
     resolver: Resolver | None = None,
     siblings: Siblings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration, beside other workers. Raises ConfigError for what cannot be read."""
     clock = clock or SystemClock()
@@ -153,9 +157,7 @@ async def opened(
         late = await stack.enter_async_context(LateVectors(cache, slot, metrics))
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
-        urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
-        names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
-        await stack.enter_async_context(names)
+        names = await _names(stack, tiers, resolver, metrics)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
@@ -183,7 +185,16 @@ async def opened(
             limiter=limiter,
             breakers=breakers,
             pool=await stack.enter_async_context(pooling),
+            tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
         )
+
+
+async def _names(
+    stack: AsyncExitStack, tiers: Mapping[TierName, TierGate], resolver: Resolver | None, metrics: Metrics
+) -> Names:
+    urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
+    names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
+    return await stack.enter_async_context(names)
 
 
 def _slot(

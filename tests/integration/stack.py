@@ -15,6 +15,7 @@ import orjson
 from bench.engine import ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
+from core.config.telemetry import Telemetry
 from core.embedder import Embedding, Encoder
 from core.glance import Glance
 from gateway.server import Process, Read, listen, serving
@@ -101,12 +102,13 @@ async def gateway(
     resolver: Resolver | None = None,
     glance: Glance | None = None,
     read: Read | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
     Without `semantic` that layer is off. `probed`: wait until some server has been found up. `resolver`: who looks
     names up instead of the system. `glance`: the cheap approximation of the encoder. `read`: the configuration as it is
-    to be from a reload on.
+    to be from a reload on. `telemetry`: where traces go.
     """
     encoder = encoder or WordEncoder()
 
@@ -115,7 +117,7 @@ async def gateway(
 
     config = validate(completed(document, semantic=semantic))
     log = bytearray()
-    factories: dict[str, Any] = {"make_encoder": make, "make_glance": lambda _: glance}
+    factories: dict[str, Any] = {"telemetry": telemetry, "make_encoder": make, "make_glance": lambda _: glance}
     async with (
         serving(config, listen(config), read, write=log.extend, resolver=resolver, **factories) as (process, _),
         httpx.AsyncClient(base_url=process.url, timeout=10, verify=NO_TLS) as client,
