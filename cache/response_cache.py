@@ -108,6 +108,12 @@ class ResponseCache:
         self.catalogue = Catalogue(settings.semantic.max_entries)
         self._store: Store = (open_store or self._in_memory)(self.catalogue)
 
+    def renew(self, settings: Cache) -> None:
+        """Go on with another threshold and deadline; everything else must be the same."""
+        self._settings = settings
+        if self.catalogue.first_look is not None:
+            self.catalogue.first_look.renew(settings.semantic.threshold)
+
     @property
     def lifetime(self) -> float:
         """Seconds after which neither layer serves an entry."""

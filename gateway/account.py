@@ -6,6 +6,7 @@ from gateway.auth import Identity, Priority
 from gateway.forecast import Need
 from gateway.limits.base import Taken
 from gateway.metering import Usage
+from gateway.tracing.span import Trace
 
 NOBODY = "-"
 
@@ -21,6 +22,7 @@ class Account:
     answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as sent, but 499
     where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work. `need`:
     what it says about its tokens, once its body has been read; `taken`: what it holds of its key's limits.
+    `called_at`: when its tier was called, and `trace`: its place there, where requests are traced.
     `event_stream`: what was sent so far is a stream of OpenAI's events.
     """
 
@@ -58,6 +60,8 @@ class Account:
     usage: Usage | None = None
     retries: int = 0
     url: str | None = None
+    called_at: float | None = None
+    trace: Trace | None = None
 
     @property
     def served(self) -> float | None:

@@ -49,6 +49,16 @@ class Admission:
         """Requests in the queue."""
         return len(self._line)
 
+    def renew(self, limits: Queue, *, patient: bool) -> None:
+        """Go on with other limits; who is inside or waits stays there."""
+        self._limits, self._patient = limits, patient
+        self._rate.renew(limits.max_inflight)
+        if self.inflight >= limits.max_inflight:
+            self._rate.filled()
+        else:
+            self._rate.freed()
+            self.wake()
+
     def expected_wait(self, ticket: Ticket | None = None) -> float:
         """Seconds until a request that joins the queue is let in, from the measured drain rate; 0 with a free slot.
 

@@ -48,15 +48,21 @@ class Application:
     """
 
     def __init__(self, services: Services) -> None:
+        self.renew(services)
+
+    def renew(self, services: Services) -> None:
+        """Read the settings again: they hold for every request that comes from here on."""
         self._clock = services.clock
         self.hot = {path.encode(): path for path in HOT}
         self._pipeline = Pipeline(services)
         inference = Inference(services)
         self._hot: dict[str, Answer] = {path: partial(inference.answer, kind) for path, kind in HOT.items()}
         self._hot[EXPLAIN] = Explain(services).answer
-        self._hot[FEEDBACK] = Feedback(
-            services.learning.decisions, services.learning.file, services.metrics, services.clock
-        ).answer
+        learning = services.learning
+        feedback = Feedback(learning.decisions, learning.file, services.metrics, services.clock, services.siblings)
+        self._hot[FEEDBACK] = feedback.answer
+        among = {"feedback": feedback.answer_sibling, **health.answers(services), **admin.answers(services)}
+        services.siblings.answering(among)
         self._pass = PassThrough(services).answer
         own_port = services.config.gateway.metrics_port is not None
         routes = [*health.routes(services, metrics=not own_port), *openapi.routes()]

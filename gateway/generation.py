@@ -109,6 +109,8 @@ class Generation:
         gate = work.gate
         place = await enter(gate, exchange, account, self._services)
         patience = Patience(block, gate.settings.timeout, self._services.clock)
+        if account.trace is not None:
+            account.called_at = self._services.clock.monotonic()
         opened: Opened[Begun] | None = None
         try:
             if work.flight is not None:
@@ -195,6 +197,8 @@ class Generation:
             account.usage = usage_of(whole.value.get("usage"))
             if work.chosen and account.usage is not None:
                 self._saved_by_choice(work, account)
+            if account.trace is not None:
+                account.trace.answers(whole.value)
             if work.controls.write:
                 await self._keep(work, whole.value, whole.raw)
         if work.flight is not None:
@@ -224,6 +228,8 @@ class Generation:
                 await outlet.write(relay.held)
             last = await relay.run(outlet, account)
             whole = await self._keep_stream(work, streamed, account)
+            if account.trace is not None and whole is not None:
+                account.trace.answers(whole)
             if flight is not None:
                 flight.land(partial(shared_answer, work, whole), usage=relay.usage, last=last)
             await outlet.end(last, usage=relay.usage)

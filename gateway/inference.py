@@ -24,6 +24,9 @@ from gateway.witness import Witness
 from router.decision import FREE, Decision
 from router.features import FEATURE_CHARS
 
+# In OpenTelemetry's words.
+OPERATIONS: dict[RouteKind, str] = {"chat": "chat", "completion": "text_completion"}
+
 
 class Inference:
     """Answers `POST /v1/chat/completions` and `POST /v1/completions`."""
@@ -48,6 +51,8 @@ class Inference:
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
         account.need = need_of(len(raw), asked.request.body)
+        if account.trace is not None:
+            account.trace.asks(OPERATIONS[kind], asked.request.body)
         services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import os
+import select
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -143,5 +145,22 @@ class Stderr:
         lines, self._lines = self._lines, []
         # Nobody reads the log any more: that must not end a request.
         with contextlib.suppress(OSError):
-            sys.stderr.buffer.write(b"".join(lines))
-            sys.stderr.buffer.flush()
+            self._out(lines)
+
+    def _out(self, lines: list[bytes]) -> None:
+        sys.stderr.buffer.write(b"".join(lines))
+        sys.stderr.buffer.flush()
+
+
+class SharedStderr(Stderr):
+    """The stderr of several processes: a pipe takes each write as a whole, so that lines stay whole."""
+
+    def _out(self, lines: list[bytes]) -> None:
+        piece = b""
+        for line in lines:
+            if piece and len(piece) + len(line) > select.PIPE_BUF:
+                os.write(2, piece)
+                piece = b""
+            piece += line
+        if piece:
+            os.write(2, piece)

@@ -125,6 +125,8 @@ class PassThrough:
             connect=gate.settings.timeout.connect,
         )
         patience = Patience(block, gate.settings.timeout, self._services.clock)
+        if account.trace is not None:
+            account.called_at = self._services.clock.monotonic()
         opened: Opened[bytes] | None = None
         try:
             patience.begin()

@@ -39,6 +39,8 @@ class Pipeline:
         services = self._services
         account = Account(exchange.request_id, exchange.method, route, exchange.arrived)
         services.load.enter()
+        if services.tracer is not None:
+            account.trace = services.tracer.begin(exchange.headers)
         try:
             async with Interruptible(exchange.task) as block:
                 self._admit(exchange, account, admin)
@@ -60,6 +62,8 @@ class Pipeline:
                 services.limiter.leave(account.taken)
             exchange.unwatch()
             services.settlement.settle(account)
+            if services.tracer is not None:
+                services.tracer.end(account)
 
     async def _failed(self, exchange: Exchange, account: Account, error: Exception) -> None:
         """A marked boundary: the client gets an envelope; of a fault of ours, the log the traceback."""
