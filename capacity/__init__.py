@@ -1,1 +1,1 @@
-"""How much hardware a load needs: queueing, memory, step times, and plans made of them. Pure functions."""
+"""Capacity: queueing, memory, step times, the simulator and the fleet plan. Pure functions on numpy, scipy, numba."""
