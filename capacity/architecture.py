@@ -101,8 +101,8 @@ def multi_head(layers: int, hidden: int, kv_heads: int | None = None, head_dim: 
         raise ValueError("kv_heads and head_dim belong together")
     width = hidden if kv_heads is None or head_dim is None else kv_heads * head_dim
     group = CacheLayers(layers, 2 * width, kv_heads or hidden)
-    heads = max(1, hidden // head_dim) if head_dim else 1
-    return Architecture("", layers, hidden, heads, kv_heads or heads, head_dim or hidden, None, (group,))
+    heads = max(1, hidden // head_dim) if head_dim else 2
+    return Architecture("", layers, hidden, heads, kv_heads or heads, head_dim or hidden // heads, None, (group,))
 
 
 def read_architecture(document: Settings, name: str = "") -> Architecture:
@@ -218,7 +218,9 @@ def kv_heads_by_layer(settings: Settings, layers: int, heads: int) -> list[int]:
     blocks = settings.get("block_configs")
     if isinstance(blocks, Sequence) and blocks:
         parts = [block.get("attention") or {} for block in blocks]
-        return [int(part.get("num_key_value_heads") or heads // (part.get("n_heads_in_group") or heads)) for part in parts]
+        return [
+            int(part.get("num_key_value_heads") or heads // (part.get("n_heads_in_group") or heads)) for part in parts
+        ]
     new = settings.get("new_decoder_architecture")
     falcon = "new_decoder_architecture" in settings
     many = settings.get("multi_query", settings.get("model_type") in _MULTI_QUERY)

@@ -27,7 +27,7 @@ ADVICE = {
     "infeasible": "no batch is stable: λ · t_req ≥ 1, one server cannot do it; add replicas or a faster engine",
     "unstable": "arrivals outrun the server at this batch: a bigger batch or more replicas",
     "batch_above_limit": "the smallest stable batch is above the largest one searched: raise it or add replicas",
-    "window_unstable": "this window closes batches too small for the arrival rate: wait longer, or keep filling while busy",
+    "window_unstable": "the window closes on batches too small for the arrival rate: wait longer, or fill while busy",
     "slo_missed": "p99 is above the objective: a smaller batch or more replicas",
     "underused": "utilization is under 0.5: fewer replicas or a smaller batch would do",
     "overloaded": "utilization is over 0.85: add replicas before traffic grows",
@@ -174,7 +174,12 @@ def _recommended(ask: Ask) -> dict[str, Any] | None:
         "meets_slo": None if ask.slo_p99_s is None else p99 <= ask.slo_p99_s,
         "instead_of": None
         if waiting is None
-        else {"dispatch": "fixed", "batch": fixed, "response_s": waiting.response_s, "p99_s": waiting.response_quantile(CENTILE)},
+        else {
+            "dispatch": "fixed",
+            "batch": fixed,
+            "response_s": waiting.response_s,
+            "p99_s": waiting.response_quantile(CENTILE),
+        },
     }
 
 
@@ -186,7 +191,9 @@ def _advice(ask: Ask, document: dict[str, Any]) -> list[dict[str, str]]:
         codes.append("batch_above_limit")
     if ask.load.method == "surrogate":
         codes.append("surrogate_unfit")
-    if document["recommended"] is not None and (ask.load.method != "work-conserving" or ask.load.max_wait_s is not None):
+    if document["recommended"] is not None and (
+        ask.load.method != "work-conserving" or ask.load.max_wait_s is not None
+    ):
         codes.append("work_conserving")
     codes += sorted({code for row in document["rows"] for code in row["advice"]})
     if document["feasible"]:

@@ -1,8 +1,9 @@
-"""Which batch to choose for one server of a Poisson stream: the queues of `capacity` side by side, and what they advise.
+"""Which batch to choose for one server of a Poisson stream: the queues of `capacity` side by side, and what they
+advise.
 
 Three rules of dispatch, each with its own arithmetic:
 
-surrogate         full batches, taken as if they arrived as a Poisson stream of super-requests (Pollaczek–Khinchine).
+surrogate         full batches, taken as if they arrived as a Poisson stream of super-requests (Pollaczek-Khinchine).
                   The texts' formula; too large by 7 times and more, because full batches arrive far more regularly.
 fixed             full batches, exactly (E_B/D/1).
 work-conserving   up to B whenever the server is idle, exactly (embedded Markov chain).
@@ -70,7 +71,7 @@ class Load:
 
 
 class _Surrogate:
-    """Pollaczek–Khinchine on batches; percentiles as if the response were exponential, which the texts offer."""
+    """Pollaczek-Khinchine on batches; percentiles as if the response were exponential, which the texts offer."""
 
     def __init__(self, load: Load, batch: int) -> None:
         self._load, self._batch = load, batch
@@ -139,7 +140,7 @@ class _Greedy(Bulk):
 
 
 def best_batch(load: Load, max_batch: int) -> int | None:
-    """The smallest batch up to `max_batch` whose mean response is within 0.1 % of the least; None where none is stable."""
+    """The smallest batch up to `max_batch` whose mean response is within 0.1 % of the least; None: none is stable."""
     if load.method == "work-conserving" and load.max_wait_s is None:
         return _best_greedy(load, max_batch)
     responses: dict[int, float] = {}
@@ -150,14 +151,16 @@ def best_batch(load: Load, max_batch: int) -> int | None:
             break
         if queue.stable:
             responses[batch] = queue.response_s
-        if load.max_wait_s is not None and _never_full(load, batch):
+        if load.max_wait_s is not None and _settled(load, batch, list(responses.values())):
             break
     least = min(responses.values(), default=math.inf)
     return next((batch for batch, response in sorted(responses.items()) if response <= least * (1 + TOLERANCE)), None)
 
 
-def _never_full(load: Load, batch: int) -> bool:
-    return load.max_wait_s is not None and window(load.arrival_rate, batch, load.max_wait_s).full < 1e-12
+def _settled(load: Load, batch: int, responses: list[float]) -> bool:
+    """Windows: larger limits change nothing once none fills, or are worse three times in a row."""
+    worse = len(responses) > 3 and min(responses[-3:]) > min(responses) * (1 + TOLERANCE)
+    return worse or window(load.arrival_rate, batch, load.max_wait_s or 0.0).full < 1e-12
 
 
 def _first_stable(load: Load) -> int:
@@ -170,7 +173,7 @@ def _best_greedy(load: Load, max_batch: int) -> int | None:
     low = min_stable_batch(load.service, load.arrival_rate)
     if low is None or low > max_batch:
         return None
-    high = min(max_batch, max(low, states_needed(load.service, load.arrival_rate, max_batch)))
+    high = min(max_batch, max(low, states_needed(load.service, load.arrival_rate, max_batch)[0]))
     enough = load.queue(max_batch).response_s * (1 + TOLERANCE)
     while low < high:
         middle = (low + high) // 2
@@ -188,10 +191,26 @@ def max_batch_slo(load: Load, max_batch: int, slo_s: float, share: float = CENTI
         queue = load.queue(batch)
         return queue.stable and queue.response_quantile(share) <= slo_s
 
+    if load.method == "work-conserving" and load.max_wait_s is None:
+        return _largest_greedy(load, first, max_batch, keeps)
     last = _last_possible(load, first, max_batch, slo_s, share)
     if last < first:
         return None
     return next((batch for batch in range(last, first - 1, -1) if keeps(batch)), None)
+
+
+def _largest_greedy(load: Load, first: int, max_batch: int, keeps: Callable[[int], bool]) -> int | None:
+    """Work-conserving: percentiles fall with the limit and hardly rise again, so a few looks find the largest."""
+    high = min(max_batch, max(first, states_needed(load.service, load.arrival_rate, max_batch)[0]))
+    if keeps(high):
+        return max_batch
+    back = 1
+    while high - back >= first and not keeps(high - back):
+        back *= 2
+    low = high - back
+    if low < first:
+        return first if keeps(first) else None
+    return _last(keeps, low, high - back // 2 if back > 1 else high)
 
 
 def _last_possible(load: Load, first: int, max_batch: int, slo_s: float, share: float) -> int:
@@ -201,8 +220,6 @@ def _last_possible(load: Load, first: int, max_batch: int, slo_s: float, share: 
         if load.method == "fixed" and load.max_wait_s is None:
             found = FixedBatch(load.arrival_rate, load.service.seconds(batch), batch)
             return found.fill_quantile(share) + found.service_s <= slo_s
-        if load.method == "work-conserving" and load.max_wait_s is None:
-            return True
         queue = load.queue(batch)
         factor = -math.log(1 - share) if load.method == "surrogate" else 1.0
         return factor * (queue.accumulation_s + queue.service_s) <= slo_s
@@ -251,7 +268,9 @@ def knee(points: list[Tradeoff]) -> Tradeoff | None:
         return points[-1]
 
     def gain(point: Tradeoff) -> float:
-        return (point.throughput_rps - ends[0].throughput_rps) / height - (point.response_s - ends[0].response_s) / width
+        return (point.throughput_rps - ends[0].throughput_rps) / height - (
+            point.response_s - ends[0].response_s
+        ) / width
 
     return max(points, key=gain)
 

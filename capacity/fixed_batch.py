@@ -20,7 +20,7 @@ from capacity.service import Numbers
 
 @dataclass(frozen=True)
 class FixedBatch:
-    """Full batches of `batch` requests, each `service_s`, on `servers` servers; one Poisson stream of `arrival_rate`."""
+    """Full batches of `batch`, each `service_s` long, on `servers` servers; one Poisson stream of `arrival_rate`."""
 
     arrival_rate: float
     service_s: float
@@ -39,7 +39,7 @@ class FixedBatch:
 
     @property
     def accumulation_s(self) -> float:
-        """Mean wait for the batch to fill: (B − 1) / 2λ."""
+        """Mean wait for the batch to fill: (B - 1) / 2λ."""
         return (self.batch - 1) / (2 * self.arrival_rate)
 
     @cached_property
@@ -62,9 +62,7 @@ class FixedBatch:
         theta = decay_rate(drift, LogMoment(phases, self.arrival_rate, self.service_s), self.service_s)
         reach = self.service_s + 36 / theta
         step = 2 * reach / CELLS
-        # The gap's probability that it lies within a step around each lattice point, weighted so that means are kept.
-        edges = self.service_s - np.arange(CELLS // 2 - 1, -CELLS // 2 - 1, -1) * step
-        return waiting_time(_hat(edges, phases, self.arrival_rate, step), step)
+        return waiting_time(_increments(phases, self.arrival_rate, self.service_s, step), step)
 
     def response_quantile(self, share: float) -> float:
         """The response time that a `share` of requests does not exceed; `inf` where unstable."""
@@ -78,7 +76,7 @@ class FixedBatch:
         return self.service_s + _root(lambda time: self._at_most(time, waits, shares) - share, low, high)
 
     def fill_quantile(self, share: float) -> float:
-        """The time to fill that a `share` of requests does not exceed: place j waits Erlang(B − j)."""
+        """The time to fill that a `share` of requests does not exceed: place j waits Erlang(B - j)."""
         if share <= 1 / self.batch:
             return 0.0
         left = np.arange(1, self.batch)
@@ -89,10 +87,10 @@ class FixedBatch:
         return _root(at_most, 0.0, (self.batch + 10 * math.sqrt(self.batch) + 20) / self.arrival_rate)
 
     def _at_most(self, time: float, waits: Numbers, shares: Numbers) -> float:
-        """P(response − service ≤ time).
+        """P(response - service ≤ time).
 
-        Place j of B came X ~ Erlang(j) after the previous batch filled and Y ~ Erlang(B − j) before its own; with V the
-        wait and service of the batch before on the same server, fill and wait are max(Y, V − X), and X, Y, V are
+        Place j of B came X ~ Erlang(j) after the previous batch filled and Y ~ Erlang(B - j) before its own; with V the
+        wait and service of the batch before on the same server, fill and wait are max(Y, V - X), and X, Y, V are
         independent. With several servers the batch before is `servers` batches back, and X longer by whole batches.
         """
         places = np.arange(1, self.batch + 1)
@@ -101,25 +99,20 @@ class FixedBatch:
             filled[:-1] = gammainc(self.batch - places[:-1], self.arrival_rate * time)
         passed = places + (self.servers - 1) * self.batch
         ahead = self.arrival_rate * np.maximum(waits + self.service_s - time, 0.0)
-        # X ≥ V − time: fewer than `passed` arrivals in V − time.
+        # X ≥ V - time: fewer than `passed` arrivals in V - time.
         free = gammaincc(passed[:, None], ahead[None, :]) @ shares
         return float(filled @ free) / self.batch
 
 
-def _hat(edges: Numbers, phases: int, rate: float, step: float) -> Numbers:
-    """Probabilities of S − A at S − edge, from the integral of A's distribution: the mean is kept exactly."""
-    grid = np.concatenate([[edges[0] - step], edges, [edges[-1] + step]])
-    positive = np.maximum(grid, 0.0)
-    # ∫₀ˣ P(A ≤ t) dt = x · P(A ≤ x) − (n/λ) · P(Erlang(n + 1) ≤ x)
-    integral = positive * gammainc(phases, rate * positive) - phases / rate * gammainc(phases + 1, rate * positive)
-    shares = np.diff(integral, 2) / step
-    # edges ascend while S − A descends; what lies beyond the last edge counts as the last.
-    shares[-1] += 1 - shares.sum()
-    increments = np.empty(len(edges))
-    half = len(edges) // 2
-    # edges[i] belongs to the increment half − 1 − i.
-    order = (half - 1 - np.arange(len(edges))) % len(edges)
-    increments[order] = np.maximum(shares, 0.0)
+def _increments(phases: int, rate: float, service_s: float, step: float) -> Numbers:
+    """Lattice probabilities of service - gap, the gap an Erlang(`phases`, `rate`); longer gaps count as the longest."""
+    half = CELLS // 2
+    # The increments from the largest down, each with the gaps half a step around it.
+    steps = np.arange(half - 1, -half - 1, -1)
+    past = np.maximum(service_s - (steps - 0.5) * step, 0.0)
+    increments = np.empty(CELLS)
+    increments[steps % CELLS] = np.diff(gammainc(phases, rate * past), prepend=0.0)
+    increments[half] += 1 - increments.sum()
     return increments
 
 

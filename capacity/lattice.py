@@ -1,7 +1,7 @@
 """Waiting time of a GI/G/1 queue on a lattice, to rounding error: the Lindley recursion solved by factorization.
 
-W = max(0, W + S − A) has E[zᵂ] = exp(Σ_{k≥1} c_k · (zᵏ − 1)) with c the cepstrum of 1 − E[z^{S−A}] (Wiener–Hopf,
-Spitzer). Two Fourier transforms give it for any distribution of S − A with a negative mean.
+W = max(0, W + S - A) has E[zᵂ] = exp(Σ_{k≥1} c_k · (zᵏ - 1)) with c the cepstrum of 1 - E[z^{S-A}] (Wiener-Hopf,
+Spitzer). Two Fourier transforms give it for any distribution of S - A with a negative mean.
 """
 
 import math
@@ -41,30 +41,48 @@ class LatticeWait:
 
 
 def waiting_time(increments: Numbers, step_s: float) -> LatticeWait:
-    """The wait of a queue whose S − A has the probabilities `increments`: index k is +k steps, index −k is −k steps.
+    """The wait of a queue whose S - A has the probabilities `increments`: index k is +k steps, index -k is -k steps.
 
-    Raises ValueError where the mean of S − A is not negative.
+    Raises ValueError where the mean of S - A is not negative.
     """
     cells = len(increments)
-    offsets = np.arange(cells)
+    offsets = np.arange(cells, dtype=float)
     offsets[cells // 2 :] -= cells
     drift = float(offsets @ increments)
     if drift >= 0:
         raise ValueError("the queue is unstable: work arrives at least as fast as it is done")
-    transform = np.fft.fft(increments)
-    lag = 1 - np.exp(2j * np.pi * np.arange(cells) / cells)
-    ratio = np.empty(cells, dtype=complex)
-    ratio[1:] = (1 - transform[1:]) / lag[1:]
-    ratio[0] = -drift
+    # On a circle between the unit circle and the queue's decay rate the transform stays inside the unit disc, so the
+    # logarithm has one branch; coefficients of positive powers are the same there.
+    tilt = _tilt(increments, offsets)
+    twisted = increments * np.exp(tilt * offsets)
+    cepstrum = np.fft.ifft(np.log(1 - np.fft.fft(twisted))).real
     half = cells // 2
-    angle = np.unwrap(np.angle(ratio[: half + 1]))
-    angle = np.concatenate([angle, -angle[1:half][::-1]])
-    cepstrum = np.fft.ifft(np.log(np.abs(ratio)) + 1j * angle).real
     upward = np.zeros(cells)
-    upward[1:half] = cepstrum[1:half]
+    upward[1:half] = cepstrum[1:half] * np.exp(-tilt * offsets[1:half])
     shares = np.fft.ifft(np.exp(upward.sum() - np.fft.fft(upward))).real[:half]
     shares = np.maximum(shares, 0.0)
     return LatticeWait(step_s, shares / shares.sum())
+
+
+def _tilt(increments: Numbers, offsets: Numbers) -> float:
+    """A rate s > 0 near the least of E[e^{s(S-A)}], per step."""
+    seen = increments > 0
+    places, weights = offsets[seen], increments[seen]
+    highest = max(float(places.max()), 1.0)
+
+    def slope(rate: float) -> float:
+        return float((places * weights * np.exp(rate * (places - highest))).sum())
+
+    # Beyond this the largest increments alone would count; a queue that never waits has no least.
+    low, high = 0.0, 30 / highest
+    if slope(high) < 0:
+        return high
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        if low > 0.9 * high:
+            break
+    return low
 
 
 def spread(values: Numbers, weights: Numbers, step_s: float, cells: int = CELLS) -> Numbers:
@@ -82,7 +100,7 @@ def spread(values: Numbers, weights: Numbers, step_s: float, cells: int = CELLS)
 
 
 def decay_rate(drift: float, log_moment: "LogMoment", scale: float) -> float:
-    """θ > 0 with log E[e^{θ(S−A)}] = 0: waits decay as e^{−θt}. `scale` is a first guess of 1/θ in seconds."""
+    """θ > 0 with log E[e^{θ(S-A)}] = 0: waits decay as e^{-θt}. `scale` is a first guess of 1/θ in seconds."""
     if drift >= 0:
         raise ValueError("the queue is unstable: work arrives at least as fast as it is done")
     high = 1 / scale
@@ -100,7 +118,7 @@ def decay_rate(drift: float, log_moment: "LogMoment", scale: float) -> float:
 
 
 class LogMoment:
-    """log E[e^{θ(S−A)}] of an Erlang(`phases`, `rate`) gap A and a service of `service_s`."""
+    """log E[e^{θ(S-A)}] of an Erlang(`phases`, `rate`) gap A and a service of `service_s`."""
 
     def __init__(self, phases: float, rate: float, service_s: float) -> None:
         self._phases, self._rate, self._service_s = phases, rate, service_s

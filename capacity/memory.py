@@ -89,7 +89,10 @@ def fit_memory_fraction(
 ) -> float:
     """The fraction that explains measured cache sizes: least relative squares over replicas of different memory."""
     token = kv_bytes_per_token(model, paging.element_bytes, paging.tensor_parallel)
-    rows = [(total / (count * token), (count * token + weights) / (count * token)) for total, count in zip(memory, tokens, strict=True)]
+    rows = [
+        (total / (count * token), (count * token + weights) / (count * token))
+        for total, count in zip(memory, tokens, strict=True)
+    ]
     return sum(a * b for a, b in rows) / sum(a * a for a, _ in rows)
 
 
@@ -101,7 +104,7 @@ class Allocation:
     """Share of reserved memory that holds tokens."""
     paged_used: float
     waste_tokens: float
-    """Per sequence in the last block, on average: (block − 1) / 2."""
+    """Per sequence in the last block, on average: (block - 1) / 2."""
 
 
 def allocation(mean_tokens: float, reserved_tokens: int, block: int) -> Allocation:

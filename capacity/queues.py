@@ -1,6 +1,6 @@
 """Queues in closed form: M/M/c, M/M/c/K, M/D/c, M/G/c, and Little's law.
 
-Sources: Erlang (M/M/c and M/M/c/K), Crommelin 1932 (M/D/c), Cosmetatos 1976 with Kimura 1994 and Allen–Cunneen
+Sources: Erlang (M/M/c and M/M/c/K), Crommelin 1932 (M/D/c), Cosmetatos 1976 with Kimura 1994 and Allen-Cunneen
 (M/G/c, both approximations: 1 to 10 % in the usual range, worse for few servers and high variability).
 """
 
@@ -39,7 +39,7 @@ class Markovian:
     wait_probability: float
     wait_s: float
     drain_rate: float
-    """cμ − λ: the wait, given that there is one, is exponential with this rate."""
+    """cμ - λ: the wait, given that there is one, is exponential with this rate."""
 
     def wait_quantile(self, share: float) -> float:
         """The wait that a `share` of all arrivals does not exceed."""
@@ -84,15 +84,15 @@ def mmck(arrival_rate: float, service_s: float, servers: int, room: int) -> Boun
 def mdc_wait(arrival_rate: float, service_s: float, servers: int) -> float:
     """Mean wait of M/D/c, exact: Crommelin's sum; `inf` where unstable.
 
-    The same number is the mean wait of a batch in E_c/D/1 (batches of c that arrive full) and, with c·B for c, of E_B/D/c:
-    with constant service, servers take customers in turn.
+    The same number is the mean wait of a batch in E_c/D/1 (batches of c that arrive full) and, with c·B for c, of
+    E_B/D/c: with constant service, servers take customers in turn.
     """
     load = arrival_rate * service_s
     if load >= servers:
         return math.inf
     first = np.arange(1, _TERMS + 1, dtype=float)
     total = math.fsum(_crommelin(first, load, servers))
-    # The terms are a smooth function of their number: what is left is an integral from the midpoint on, on growing steps.
+    # The terms are a smooth function of their number: what is left is an integral, on steps that grow.
     low = _TERMS + 0.5
     points, weights = _NODES
     while True:
@@ -106,14 +106,16 @@ def mdc_wait(arrival_rate: float, service_s: float, servers: int) -> float:
 
 
 def _crommelin(number: Numbers, load: float, servers: int) -> Numbers:
-    """The terms P(Pois(i·a) ≥ i·c) − (c/a) · P(Pois(i·a) ≥ i·c + 1)."""
+    """The terms P(Pois(i·a) ≥ i·c) - (c/a) · P(Pois(i·a) ≥ i·c + 1)."""
     shape = number * servers
     found: Numbers = gammainc(shape, number * load) - servers / load * gammainc(shape + 1, number * load)
     return np.maximum(found, 0.0)
 
 
 def mgc_wait(arrival_rate: float, service_s: float, servers: int, variability: float) -> float:
-    """Mean wait of M/G/c, approximately (Kimura): between M/M/c and M/D/c. `variability` = squared coefficient of variation.
+    """Mean wait of M/G/c, approximately (Kimura), between M/M/c and M/D/c.
+
+    `variability` is the squared coefficient of variation of the service time.
 
     M/D/c inside it is Cosmetatos' approximation, as Kimura has it.
     """
@@ -127,12 +129,12 @@ def mgc_wait(arrival_rate: float, service_s: float, servers: int, variability: f
 
 
 def allen_cunneen_wait(arrival_rate: float, service_s: float, servers: int, variability: float) -> float:
-    """Mean wait of M/G/c, approximately (Allen–Cunneen): M/M/c times (1 + cv²) / 2."""
+    """Mean wait of M/G/c, approximately (Allen-Cunneen): M/M/c times (1 + cv²) / 2."""
     return mmc(arrival_rate, service_s, servers).wait_s * (1 + variability) / 2
 
 
 def pollaczek_khinchine(arrival_rate: float, mean_s: float, second_moment: float) -> float:
-    """Mean wait of M/G/1: λ·E[S²] / (2·(1 − ρ)); `inf` where unstable."""
+    """Mean wait of M/G/1: λ·E[S²] / (2·(1 - load)); `inf` where unstable."""
     load = arrival_rate * mean_s
     return arrival_rate * second_moment / (2 * (1 - load)) if load < 1 else math.inf
 

@@ -1,18 +1,20 @@
 """Service time of a batch, T(B) = fixed + request · B, and the batch sizes that follow from it.
 
-The model is that of batched inference texts (weights are read once per pass, the rest grows with the batch). It holds for
-a decode step up to the batch where decode turns compute-bound; beyond, measured times are convex and the fit is too low.
+The model is that of batched inference texts (weights are read once per pass, the rest grows with the batch). It holds
+for a decode step up to the batch where decode turns compute-bound; beyond, measured times are convex and the fit is
+too low.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def exact(value: float) -> Fraction:
 
 
 def stable_batch(service: ServiceTime, arrival_rate: float) -> float:
-    """λ · fixed / (1 − λ · request): at this real batch, throughput equals the arrival rate. `inf` where none does."""
+    """λ · fixed / (1 - λ · request): at this real batch, throughput equals the arrival rate. `inf` where none does."""
     room = 1 - arrival_rate * service.request_s
     return arrival_rate * service.fixed_s / room if room > 0 else math.inf
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Speculation:
-    """A draft proposes `tokens` at a time, each accepted with probability `acceptance`; it costs `cost` of a target step.
+    """A draft proposes `tokens` at a time, each accepted with probability `acceptance`, each for `cost` of a step.
 
-    Holds while verifying `tokens` + 1 positions costs as much as decoding one, which is where decode is memory-bound; in
-    a batch that is compute-bound every drafted token is paid for and the gain goes.
+    Holds while verifying `tokens` + 1 positions costs as much as decoding one, which is where decode is memory-bound;
+    in a batch that is compute-bound every drafted token is paid for and the gain goes.
     """
 
     acceptance: float
@@ -21,17 +21,17 @@ class Speculation:
 
     @property
     def tokens_per_step(self) -> float:
-        """E = (1 − α^(γ+1)) / (1 − α)."""
+        """E = (1 - a^(g+1)) / (1 - a)."""
         return sum(self.acceptance**power for power in range(self.tokens + 1))
 
     @property
     def speedup(self) -> float:
-        """E / (γ · c + 1); below 1 speculation is slower than none."""
+        """E / (g · c + 1); below 1 speculation is slower than none."""
         return self.tokens_per_step / (self.tokens * self.cost + 1)
 
 
 def pays(acceptance: float, cost: float) -> bool:
-    """Whether some number of drafted tokens helps: if and only if α > c."""
+    """Whether some number of drafted tokens helps: if and only if a > c."""
     return acceptance > cost
 
 

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capacity.architecture import NONE, Architecture, Settings, kv_heads_by_layer, layer_kinds, read_architecture, text_settings
+from capacity.architecture import (
+    NONE,
+    Architecture,
+    Settings,
+    kv_heads_by_layer,
+    layer_kinds,
+    read_architecture,
+    text_settings,
+)
 
 # Families whose feed-forward part has two matrices instead of three.
 _PLAIN = (
@@ -16,7 +24,21 @@ _PLAIN = (
     *("starcoder2", "nemotron", "gpt-j", "biogpt", "persimmon"),
 )
 # Families whose head is the embedding unless they say otherwise.
-_TIED = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2")
+_TIED = (
+    "gpt2",
+    "gpt_neo",
+    "gpt_bigcode",
+    "opt",
+    "bloom",
+    "falcon",
+    "mpt",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "cohere",
+    "cohere2",
+)
 _LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "biogpt")
 
 # Bits per weight of the matrices; group formats carry a 16-bit scale and a zero point per group of 128.
@@ -88,7 +110,7 @@ def quantization_of(document: Settings) -> str:
     bits = named.get("bits") or named.get("w_bit")
     if method in QUANTIZATIONS and bits in (None, 4):
         return method
-    if "fp8" in method or method == "compressed-tensors" and "float" in str(named):
+    if "fp8" in method or (method == "compressed-tensors" and "float" in str(named)):
         return "fp8"
     return {4: "int4", 8: "int8"}.get(int(bits or 16), "fp16")
 
@@ -136,7 +158,11 @@ def _dense_layers(settings: Settings, layers: int) -> int:
     listed = settings.get("mlp_only_layers")
     if isinstance(listed, Sequence) and listed:
         return len(listed)
-    step = settings.get("decoder_sparse_step") or settings.get("expert_layer_period") or settings.get("interleave_moe_layer_step")
+    step = (
+        settings.get("decoder_sparse_step")
+        or settings.get("expert_layer_period")
+        or settings.get("interleave_moe_layer_step")
+    )
     return layers - layers // int(step) if step else 0
 
 

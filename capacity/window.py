@@ -1,6 +1,6 @@
 """A batch window: the first request opens it, it closes at `limit` requests or after `wait_s`.
 
-With N ~ Poisson(λ · wait) and k = limit − 1, the batch is min(limit, 1 + N). Exact for Poisson arrivals; what happens
+With N ~ Poisson(λ · wait) and k = limit - 1, the batch is min(limit, 1 + N). Exact for Poisson arrivals; what happens
 while the server is busy is another matter (see `capacity.closed_window`).
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaln, pdtr, pdtrc
+from scipy.special import gammaln, pdtrc
 
 from capacity.service import Numbers, ServiceTime
 
@@ -54,7 +54,7 @@ def window(arrival_rate: float, limit: int, wait_s: float) -> Window:
         sizes[-1] = 1
         return Window(limit, limit**2, 1.0, k / arrival_rate, k / (2 * arrival_rate), sizes)
     mean = arrival_rate * wait_s
-    counts = np.arange(k)
+    counts = np.arange(k, dtype=float)
     below = _poisson(counts, mean)
     full = float(pdtrc(k - 1, mean))
     sizes = np.append(below, full)
@@ -86,7 +86,7 @@ def min_wait(service: ServiceTime, arrival_rate: float, limit: int, utilization:
 
 
 def surrogate_wait(service: ServiceTime, arrival_rate: float, found: Window) -> float:
-    """Pollaczek–Khinchine for windows as if they closed at Poisson times. `inf` where unstable."""
+    """Pollaczek-Khinchine for windows as if they closed at Poisson times. `inf` where unstable."""
     rate = arrival_rate / found.mean_batch
     load = rate * found.service_mean(service)
     return rate * found.service_second_moment(service) / (2 * (1 - load)) if load < 1 else math.inf
@@ -94,11 +94,6 @@ def surrogate_wait(service: ServiceTime, arrival_rate: float, found: Window) -> 
 
 def _poisson(counts: Numbers, mean: float) -> Numbers:
     if mean == 0:
-        return (counts == 0).astype(float)
+        return np.where(counts == 0, 1.0, 0.0)
     found: Numbers = np.exp(counts * math.log(mean) - mean - gammaln(counts + 1))
     return found
-
-
-def poisson_at_most(count: float, mean: float) -> float:
-    """P(Poisson(mean) ≤ count)."""
-    return float(pdtr(count, mean)) if count >= 0 else 0.0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from forebay import arguments
@@ -9,6 +10,7 @@ from forebay import arguments
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+Show = Callable[[dict[str, Any]], str]
 EXAMPLE = "forebay plan batch --arrival-rate 100 --t-fixed 50ms --t-req 0.5ms --batch 1,2,4,8,16,32 --slo-p99 200ms"
 
 
@@ -20,12 +22,18 @@ def add(parts: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         description="A pass over a batch of B takes t-fixed + t-req · B; requests are a Poisson stream.",
         epilog=f"example: {EXAMPLE}",
     )
-    parser.add_argument("--arrival-rate", type=arguments.positive, required=True, metavar="R", help="requests per second")
-    parser.add_argument("--t-fixed", type=arguments.duration_or_none, required=True, metavar="D", help="time per pass, 50ms")
+    parser.add_argument(
+        "--arrival-rate", type=arguments.positive, required=True, metavar="R", help="requests per second"
+    )
+    parser.add_argument(
+        "--t-fixed", type=arguments.duration_or_none, required=True, metavar="D", help="time per pass, 50ms"
+    )
     parser.add_argument(
         "--t-req", type=arguments.duration_or_none, required=True, metavar="D", help="time per request in a pass, 0.5ms"
     )
-    parser.add_argument("--batch", type=arguments.counts, default=[1, 2, 4, 8, 16, 32], metavar="B,B", help="rows to show")
+    parser.add_argument(
+        "--batch", type=arguments.counts, default=[1, 2, 4, 8, 16, 32], metavar="B,B", help="rows to show"
+    )
     parser.add_argument("--target-utilization", type=arguments.share, default=0.75, metavar="U", help="default 0.75")
     parser.add_argument("--max-batch", type=arguments.count, default=512, metavar="B", help="largest searched, 512")
     parser.add_argument(
@@ -46,7 +54,7 @@ def add(parts: "_SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan; 1 where no batch is stable or none keeps the objective."""
+    """Print the plan; 1 where no batch is stable or what is recommended misses the objective."""
     # scipy takes a moment to load.
     from capacity.batch_plan import Ask, plan_batch  # noqa: PLC0415
     from capacity.batching import Load  # noqa: PLC0415
@@ -62,13 +70,13 @@ def run(options: argparse.Namespace) -> int:
         Ask(load, options.batch, options.max_batch, options.target_utilization, options.slo_p99, options.output_tokens)
     )
     print(json.dumps(document) if options.json else _text(document))
-    met = document["best_batch"] is not None and document.get("max_batch_slo", 0) is not None
-    return 0 if met else 1
+    found = document["recommended"]
+    return 0 if found is not None and found["meets_slo"] is not False else 1
 
 
 def _text(document: dict[str, Any]) -> str:
     rows = document["rows"]
-    columns = [
+    columns: list[tuple[str, Show]] = [
         ("batch", lambda row: str(row["batch"])),
         ("util", lambda row: f"{row['utilization']:.1%}"),
         ("req/s", lambda row: f"{row['throughput_rps']:.1f}"),
@@ -104,11 +112,11 @@ _TIMES = (
 )
 
 
-def _milliseconds(key: str):  # type: ignore[no-untyped-def]
+def _milliseconds(key: str) -> Show:
     return lambda row: "-" if row[key] is None else f"{row[key] * 1000:.2f}"
 
 
-def _plain(key: str):  # type: ignore[no-untyped-def]
+def _plain(key: str) -> Show:
     return lambda row: str(row[key])
 
 

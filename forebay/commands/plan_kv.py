@@ -33,16 +33,26 @@ def add(parts: "_SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--kv-heads", type=arguments.count, metavar="N", help="key-value heads (default: all heads)")
     parser.add_argument("--head-dim", type=arguments.count, metavar="N", help="size of a head, with --kv-heads")
     parser.add_argument("--seq-len", type=arguments.count, required=True, metavar="N", help="tokens of a request")
-    parser.add_argument("--dtype-bytes", type=arguments.positive, metavar="N", help="bytes per cache element (default 2)")
+    parser.add_argument(
+        "--dtype-bytes", type=arguments.positive, metavar="N", help="bytes per cache element (default 2)"
+    )
     parser.add_argument("--cache-dtype", choices=tuple(DTYPES), help="instead of --dtype-bytes")
     parser.add_argument("--gpu-memory", type=arguments.size, metavar="SIZE", help="of all GPUs of a replica, 640GB")
     parser.add_argument("--weights", type=arguments.size, metavar="SIZE", help="default: counted from --config")
-    parser.add_argument("--quantization", metavar="Q", help="of the counted weights: fp16, fp8, int8, awq, gptq, mxfp4 …")
-    parser.add_argument("--activations", type=arguments.size, default=0, metavar="SIZE", help="working memory, default 0")
+    parser.add_argument(
+        "--quantization", metavar="Q", help="of the counted weights: fp16, fp8, int8, awq, gptq, mxfp4 …"
+    )
+    parser.add_argument(
+        "--activations", type=arguments.size, default=0, metavar="SIZE", help="working memory, default 0"
+    )
     parser.add_argument("--memory-fraction", type=arguments.share, default=1.0, metavar="F", help="default 1.0")
-    parser.add_argument("--block-size", type=arguments.count, metavar="N", help="tokens per block; whole blocks are held")
+    parser.add_argument(
+        "--block-size", type=arguments.count, metavar="N", help="tokens per block; whole blocks are held"
+    )
     parser.add_argument("--tensor-parallel", type=arguments.count, default=1, metavar="N", help="ranks, default 1")
-    parser.add_argument("--max-model-len", type=arguments.count, metavar="N", help="what contiguous allocation reserves")
+    parser.add_argument(
+        "--max-model-len", type=arguments.count, metavar="N", help="what contiguous allocation reserves"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -142,14 +152,11 @@ def _warnings(model: "Architecture", per_token: int, texts: int, options: argpar
 
 
 def _text(document: dict[str, Any]) -> str:
+    gb, gib = document["bytes_per_request_gb"], document["bytes_per_request_gib"]
     lines = [
         ("attention", f"{document['attention']}, {document['layers']} layers"),
         ("per token", f"{document['bytes_per_token']:,} B"),
-        (
-            "per request",
-            f"{document['bytes_per_request']:,} B = {document['bytes_per_request_gb']:.3f} GB = "
-            f"{document['bytes_per_request_gib']:.3f} GiB",
-        ),
+        ("per request", f"{document['bytes_per_request']:,} B = {gb:.3f} GB = {gib:.3f} GiB"),
     ]
     if document.get("weights_bytes") is not None:
         lines += [
