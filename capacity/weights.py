@@ -68,6 +68,8 @@ class Weights:
     """Matrices that one token passes through, the head included: all but the experts that are not chosen."""
     experts: int = 0
     """Part of `matrices` in routed experts."""
+    routes: tuple[int, int] = (0, 0)
+    """Routed experts of a layer, and how many of them a token passes."""
 
     @property
     def total(self) -> int:
@@ -98,7 +100,8 @@ def count_weights(document: Settings) -> Weights:
     positions = int(model.context or 0) * hidden if family in _LEARNED_POSITIONS else 0
     embeddings = vocab * hidden * (1 if tied else 2) + positions
     active = attention + dense + chosen + vocab * hidden
-    return Weights(attention + dense + experts, embeddings, active, experts)
+    routes = (_experts(settings), _chosen(settings)) if experts else (0, 0)
+    return Weights(attention + dense + experts, embeddings, active, experts, routes)
 
 
 def quantization_of(document: Settings) -> str:
@@ -137,10 +140,9 @@ def _feed_forward(settings: Settings, model: Architecture, family: str) -> tuple
     hidden = model.hidden
     matrices = 2 if family in _PLAIN else 3
     inner = _width(settings, hidden, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"))
-    experts = _first(settings, ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"))
+    experts = _experts(settings)
     if not experts:
         return model.layers * matrices * hidden * inner, 0, 0
-    chosen = _first(settings, ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k")) or 1
     expert = _first(settings, ("moe_intermediate_size", "expert_ffn_hidden_size")) or inner
     dense_layers = _dense_layers(settings, model.layers)
     shared = int(settings.get("shared_expert_intermediate_size") or 0)
@@ -148,7 +150,15 @@ def _feed_forward(settings: Settings, model: Architecture, family: str) -> tuple
     sparse_layers = model.layers - dense_layers
     always = dense_layers * matrices * hidden * inner + sparse_layers * (matrices * hidden * shared + hidden * experts)
     one = sparse_layers * matrices * hidden * expert
-    return always, one * experts, one * chosen
+    return always, one * experts, one * _chosen(settings)
+
+
+def _experts(settings: Settings) -> int:
+    return _first(settings, ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"))
+
+
+def _chosen(settings: Settings) -> int:
+    return _first(settings, ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k")) or 1
 
 
 def _dense_layers(settings: Settings, layers: int) -> int:
