@@ -275,7 +275,7 @@ class Generation:
             work.gate.settings.price, usage.input, usage.output
         )
         if saved > 0:
-            self._services.metrics.saved_cost("router").inc(saved)
+            self._services.savings.saved(saved)
 
 
 def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:

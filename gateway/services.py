@@ -31,6 +31,7 @@ from gateway.limits.limiter import Limiter
 from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
 from gateway.probes import Probes
+from gateway.savings import Savings
 from gateway.settle import Settlement
 from gateway.shadow import Shadow
 from gateway.targets import Targets
@@ -98,6 +99,7 @@ class Services:
     names: Names
     limiter: Limiter
     breakers: Mapping[str, Breaker]
+    savings: Savings
     load: Load = field(default_factory=Load)
 
     @property
@@ -172,6 +174,7 @@ async def opened(
             names=names,
             limiter=limiter,
             breakers=breakers,
+            savings=Savings(metrics.saved_cost("router")),
         )
 
 
