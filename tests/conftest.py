@@ -47,6 +47,7 @@ SLOW = (
     "integration/test_up_refuses",
     "integration/test_upstream_faults",
     "unit/cache/test_growth",
+    "unit/capacity/test_fleet",
     "unit/deploy/test_instance",
     "unit/router/test_conversations",
     "unit/router/test_train",
