@@ -32,6 +32,21 @@ class Poisson:
 
 
 @dataclass(frozen=True)
+class Scattered:
+    """Poisson arrivals of a known number: scattered evenly over the time that they take at `rate` per second.
+
+    What a load generator does that sends `rate * duration` requests within the duration.
+    """
+
+    rate: float
+
+    def times(self, count: int, rng: np.random.Generator) -> Times:
+        """Arrival times."""
+        _positive("rate", self.rate)
+        return np.sort(rng.random(count)) * (count / self.rate)
+
+
+@dataclass(frozen=True)
 class Constant:
     """One arrival each 1/`rate` seconds."""
 

@@ -6,10 +6,12 @@ The file is what `forebay bench fit` writes and `forebay simulate` and `forebay 
 
 An iteration that decodes `n` sequences with `c` tokens of context together takes
 `decode.fixed_s + decode.seq_s * n + decode.ctx_token_s * c`; one that prefills prompts of `p` tokens takes
-`prefill.fixed_s + sum(prefill.seq_s + prefill.token_s * p + prefill.token2_s * p**2)`. In an iteration that does both,
-the weights are read once: the larger of the two fixed times counts. The linear form in `n` is the textbook's
-`T_svc(B) = Tf + tr * B` read as what it fits, a decode step; measured steps are convex at large batches, so a fit says
-little outside the batches that it saw.
+`prefill.fixed_s + sum(prefill.token_s * p + prefill.token2_s * p**2)`. In an iteration that does both, the weights are
+read once: the larger of the two fixed times counts. Two more numbers are 0 unless the file has them: `prefill.seq_s`,
+the cost of a prompt whatever its length, and `prefill.hidden_tokens`, see `PrefillCost`.
+
+The linear form in `n` is the textbook's `T_svc(B) = Tf + tr * B` read as what it fits, a decode step; measured steps
+are convex at large batches, so a fit says little outside the batches that it saw.
 """
 
 import math
@@ -35,12 +37,17 @@ class DecodeCost:
 
 @dataclass(frozen=True)
 class PrefillCost:
-    """Seconds of a prefill: once, per prompt token, per squared prompt token, and per prompt (0 where not fitted)."""
+    """Seconds of a prefill: once, per prompt token, per squared prompt token, and per prompt (0 where not fitted).
+
+    `hidden_tokens`: while the weights are read, the engine computes this many tokens at no further cost, decoded ones
+    first (the roofline's ridge; 0 where not fitted). Prompt tokens beyond cost `token_s`.
+    """
 
     fixed_s: float
     token_s: float
     token2_s: float = 0.0
     seq_s: float = 0.0
+    hidden_tokens: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,23 @@ class StepModel:
         """Seconds to prefill `prompts` of `prompt_tokens` each in one step; 0 for none."""
         if prompts <= 0:
             return 0.0
-        cost = self.prefill
-        each = cost.seq_s + cost.token_s * prompt_tokens + cost.token2_s * prompt_tokens**2
-        return cost.fixed_s + prompts * each
+        return self.prefill.fixed_s + self._prompts_s(prompts, prompt_tokens, 0.0)
 
     def step_s(self, sequences: float, context_tokens: float, prompt_tokens: float, prompts: int = 1) -> float:
         """Seconds of a step that decodes and prefills: the weights are read once."""
-        if sequences <= 0 or prompts <= 0 or prompt_tokens <= 0:
-            return self.decode_s(sequences, context_tokens) + (
-                self.prefill_s(prompt_tokens, prompts) if prompt_tokens > 0 else 0.0
-            )
-        both = self.decode_s(sequences, context_tokens) + self.prefill_s(prompt_tokens, prompts)
-        return both - min(self.decode.fixed_s, self.prefill.fixed_s)
+        if sequences <= 0:
+            return self.prefill_s(prompt_tokens, prompts if prompt_tokens > 0 else 0)
+        alone = self.decode_s(sequences, context_tokens)
+        if prompts <= 0 or prompt_tokens <= 0:
+            return alone
+        more = max(self.prefill.fixed_s - self.decode.fixed_s, 0.0)
+        return alone + more + self._prompts_s(prompts, prompt_tokens, sequences)
+
+    def _prompts_s(self, prompts: float, prompt_tokens: float, decoding: float) -> float:
+        """Seconds that prompts add to a step beside its fixed time."""
+        cost = self.prefill
+        seen = max(prompts * prompt_tokens - max(cost.hidden_tokens - decoding, 0.0), 0.0)
+        return cost.token_s * seen + prompts * (cost.seq_s + cost.token2_s * prompt_tokens**2)
 
     def unloaded(self, prompt_tokens: int, output_tokens: int) -> "Latency":
         """Latency of a request that is alone in the engine: its prefill gives token 1, each decode step one more."""
@@ -111,7 +123,7 @@ class StepModel:
         """
         joining = concurrency / max(output_tokens, 1.0)
         cost = self.prefill
-        prefill = joining * (cost.seq_s + cost.token_s * prompt_tokens + cost.token2_s * prompt_tokens**2)
+        prefill = self._prompts_s(joining, prompt_tokens, concurrency - joining)
         decode = self.decode_s(concurrency - joining, (concurrency - joining) * (prompt_tokens + output_tokens / 2))
         # A step with a prefill pays the larger fixed time; a fraction of the steps has one.
         extra = max(cost.fixed_s - self.decode.fixed_s, 0.0) * min(joining, 1.0)
@@ -131,7 +143,8 @@ class StepModel:
 
     def document(self) -> dict[str, object]:
         """The file's content."""
-        prefill = {name: value for name, value in asdict(self.prefill).items() if name != "seq_s" or value}
+        optional = ("seq_s", "hidden_tokens")
+        prefill = {name: value for name, value in asdict(self.prefill).items() if name not in optional or value}
         return {"decode": asdict(self.decode), "prefill": prefill, "engine": dict(self.engine)}
 
 

@@ -34,6 +34,7 @@ RULES = np.dtype(
         ("prefill_seq", "f8"),
         ("prefill_token", "f8"),
         ("prefill_token2", "f8"),
+        ("hidden", "f8"),
         # What has happened so far.
         ("due", "i8"),
         ("turn", "i8"),
@@ -123,6 +124,7 @@ def _rules(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "prefill_seq": model.prefill.seq_s,
         "prefill_token": model.prefill.token_s,
         "prefill_token2": model.prefill.token2_s,
+        "hidden": model.prefill.hidden_tokens,
     }
 
 
@@ -339,7 +341,7 @@ def _compose(rules: Records, requests: Records, work: Times, batch: Records, fir
         made.to_first, made.useful, made.all = made.service, float(size), float(rule.size)
         return
     made.to_first = rule.prefill_fixed + rule.prefill_seq * size
-    made.to_first += rule.prefill_token * tokens + rule.prefill_token2 * squares
+    made.to_first += rule.prefill_token * max(tokens - rule.hidden, 0.0) + rule.prefill_token2 * squares
     # Finished sequences keep their slots and are computed on: the batch does not shrink.
     steps = float(longest - 1)
     each = rule.decode_fixed + rule.decode_seq * size + rule.decode_ctx * tokens

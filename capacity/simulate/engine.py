@@ -110,7 +110,8 @@ def _start(
         rest = lim.decode_seq * one.decoding + lim.decode_ctx * one.context
     if one.step_tokens > 0:
         fixed = max(fixed, lim.prefill_fixed)
-        rest += lim.prefill_seq * one.step_prompts + lim.prefill_token * one.step_tokens
+        seen = max(one.step_tokens - max(lim.hidden - one.decoding, 0.0), 0.0)
+        rest += lim.prefill_seq * one.step_prompts + lim.prefill_token * seen
         rest += lim.prefill_token2 * one.step_squares
     one.end += fixed + rest
     one.phase = STEPPING

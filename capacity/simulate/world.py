@@ -123,6 +123,7 @@ LIMITS = np.dtype(
         ("prefill_seq", "f8"),
         ("prefill_token", "f8"),
         ("prefill_token2", "f8"),
+        ("hidden", "f8"),
         ("priorities", "i8"),
         ("mask", "i8"),  # the wheel's length less one; its length is a power of two
         ("growth", "i8"),  # where in a row the tables begin
@@ -219,6 +220,7 @@ def _settings(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "prefill_seq": model.prefill.seq_s,
         "prefill_token": model.prefill.token_s,
         "prefill_token2": model.prefill.token2_s,
+        "hidden": model.prefill.hidden_tokens,
     }
 
 

@@ -49,6 +49,14 @@ def test_the_textbook_service_model_costs_the_same_for_a_prompt_and_a_token() ->
     assert model.step_s(7, 0, 1000, 1) == pytest.approx(0.054)
 
 
+def test_prompt_tokens_hide_behind_the_reading_of_the_weights() -> None:
+    model = StepModel(DecodeCost(0.01, 0.0), PrefillCost(0.01, 1e-4, hidden_tokens=100))
+    assert model.step_s(40, 0, 60) == pytest.approx(0.01)
+    assert model.step_s(40, 0, 80) == pytest.approx(0.012)
+    assert model.step_s(200, 0, 80) == pytest.approx(0.018)
+    assert model.prefill_s(150) == pytest.approx(0.015)
+
+
 def test_concurrency_one_is_the_unloaded_request_up_to_its_arrival_within_a_step() -> None:
     model = StepModel(DecodeCost(0.02, 0.0, 0.0), PrefillCost(0.02, 0.0))
     assert model.at_concurrency(1, 100, 50).tpot_s == pytest.approx(0.02, rel=0.03)
