@@ -13,6 +13,7 @@ from capacity.simulate.result import Result, Totals
 from capacity.simulate.world import DONE, Records, World, world_of
 from capacity.step_model import StepModel
 from capacity.workload import Requests, Workload
+from core.errors import ConfigError, Problem
 
 
 def run(
@@ -121,6 +122,8 @@ def _disaggregated(requests: Requests, scheduler: Scheduler, model: StepModel, l
     connector answer. Bounds on waiting and time hold where a request enters, the prefill side. A prefill replica gives
     its blocks free when the prompt is computed, a decode replica takes its own when the request joins.
     """
+    if requests.clients is not None:
+        raise ConfigError([Problem("concurrency", "a closed loop is not simulated with disaggregated prefill")])
     front = replace(scheduler, kind="continuous", replicas=scheduler.prefill_replicas)
     prompts = replace(requests, output=np.ones_like(requests.output))
     first = world_of(prompts, front, model, front.replicas, log=log)
