@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, cast
 
 import orjson
 from pydantic import JsonValue
+
+from core.once import once
 
 Answer = Mapping[str, JsonValue]
 Node = dict[str, JsonValue]
@@ -35,7 +36,7 @@ class Hit:
     similarity: float
     tier: str
 
-    @cached_property
+    @once
     def answer(self) -> Answer:
         """The completion object."""
         return cast("Answer", orjson.loads(self.body))
@@ -43,13 +44,13 @@ class Hit:
 
 def refusal_to_store(answer: object) -> str | None:
     """Why `answer` must not be stored, or None: only complete, successful, non-empty completions are."""
-    if not isinstance(answer, Mapping) or answer.get("error") is not None:
+    if not isinstance(answer, dict) or answer.get("error") is not None:
         return "error"
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         return "no_choices"
     for choice in choices:
-        if not isinstance(choice, Mapping) or choice.get("finish_reason") is None:
+        if not isinstance(choice, dict) or choice.get("finish_reason") is None:
             return "incomplete"
         if choice["finish_reason"] not in COMPLETE:
             return str(choice["finish_reason"]) if choice["finish_reason"] in ("length", "content_filter") else "failed"
@@ -60,8 +61,10 @@ def refusal_to_store(answer: object) -> str | None:
 
 def lasting(answer: Answer) -> Answer:
     """The answer without what belongs to the one run of the engine that made it."""
-    passing = [name for name in ONE_RUN if answer.get(name) is not None]
-    return {name: value for name, value in answer.items() if name not in passing} if passing else answer
+    for name in ONE_RUN:
+        if answer.get(name) is not None:
+            return {name: value for name, value in answer.items() if name not in ONE_RUN or value is None}
+    return answer
 
 
 def replayable(answer: Answer) -> bool:
@@ -71,9 +74,9 @@ def replayable(answer: Answer) -> bool:
 
 
 def _is_whole(choice: object) -> bool:
-    if not isinstance(choice, Mapping) or choice.get("finish_reason") is None:
+    if not isinstance(choice, dict) or choice.get("finish_reason") is None:
         return False
-    return isinstance(choice.get("message"), Mapping) or isinstance(choice.get("text"), str)
+    return isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str)
 
 
 def _says_something(choice: Answer) -> bool:
@@ -81,7 +84,7 @@ def _says_something(choice: Answer) -> bool:
     if message is None:
         text = choice.get("text")
         return isinstance(text, str) and bool(text.strip())
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return False
     content = message.get("content")
     spoken = content.strip() if isinstance(content, str) else content

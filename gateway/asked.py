@@ -1,7 +1,7 @@
 """From the bytes of a request to everything that is settled before anything is looked up or sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cache.controls import Controls, controls
 from cache.question import Question, namespace, question
@@ -22,8 +22,7 @@ _DEFAULT = Controls()
 EVERYONE = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request, what it asks for, who asks, and how the cache sees it.
 
     `question` is None where the cache is neither read nor written.

@@ -29,6 +29,10 @@ class DrainRate:
         self._since: float | None = None
         self._inside = self.each = 0.0
 
+    def renew(self, places: int) -> None:
+        """There are so many places from here on."""
+        self._places = places
+
     def filled(self) -> None:
         """Every place is taken."""
         if self._since is None:

@@ -1,9 +1,8 @@
 """What an answer says about itself: tokens, whether it is complete, whether it is an error. Only reads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from pydantic import JsonValue
@@ -13,8 +12,7 @@ from gateway.envelope import is_error
 DONE = b"[DONE]"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one answer; `cached` are prompt tokens that the engine's prefix cache held."""
 
     input: int
@@ -116,14 +114,14 @@ def _says_something(choice: Mapping[str, JsonValue]) -> bool:
 
 def usage_of(value: JsonValue) -> Usage | None:
     """The tokens in a `usage` object of chat, completions, responses or messages; None where there are none."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     read = _count(value, "prompt_tokens", "input_tokens")
     written = _count(value, "completion_tokens", "output_tokens")
     if read is None and written is None:
         return None
     details = value.get("prompt_tokens_details") or value.get("input_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, Mapping) else None
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
     return Usage(read or 0, written or 0, cached or 0)
 
 
