@@ -119,7 +119,7 @@ class Target:
     process: psutil.Process | None = None
     numbers: Iterator[int] = field(default_factory=count)
 
-    def request(self, stream: bool, fresh: bool, header: str) -> bytes:
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
         """One request's bytes; `fresh`: a prompt that was never asked. `header`: a further one, with its line end."""
         text = f"{QUESTION}{next(self.numbers) if fresh else 'again'}"
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 200}

@@ -2,8 +2,8 @@
 
     python -m bench.overhead_agreement [--rounds 9] [--concurrency 4] [--json]
 
-The same requests go to the scripted engine directly and through `forebay serve`, in turns, from a closed loop of clients
-with connections that stay open. Outside, the overhead is the mean time through the gateway less the mean time without
+The same requests go to the scripted engine directly and through `forebay serve`, in turns, from a closed loop of
+clients with connections that stay open. Outside, the overhead is the mean time through the gateway less that without
 it; inside, it is what the histogram's sum has grown by over what its count has. Every round gives a ratio, and the
 figure is the median, for each kind of request: `miss` (the exact cache on, no embedder, an engine that takes 20 ms),
 `stream` (the same as a stream of 32 chunks), `hit` (nothing is asked of the engine: outside is the whole time less that
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, cast
@@ -104,7 +105,7 @@ class Client(Target):
         super().__init__(url, process)
         self.script: dict[str, Any] = SCRIPT
 
-    def request(self, stream: bool, fresh: bool) -> bytes:
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
         """One request's bytes; `fresh`: a prompt that was never asked."""
         text = f"Which comes first? {next(self.numbers) if fresh else 'again'}"
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 200}
@@ -113,15 +114,15 @@ class Client(Target):
             body["stream"] = True
         raw = json.dumps(body).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-        return f"{head}{len(raw)}\r\n\r\n".encode() + raw
+        return f"{head}{len(raw)}\r\n{header}\r\n".encode() + raw
 
 
 class Idle(Target):
     """A round trip without work."""
 
-    def request(self, stream: bool, fresh: bool) -> bytes:
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
         """One request's bytes."""
-        del stream, fresh
+        del stream, fresh, header
         return b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n"
 
 
@@ -148,7 +149,7 @@ async def measure(engine: str, gateway: str, rounds: int, concurrency: int) -> l
                 def load(target: Client, stream: bool = stream) -> Any:
                     return target.load(concurrency, SECONDS, stream=stream)
 
-                await one(kind, "miss", load, lambda load=load: load(direct))
+                await one(kind, "miss", load, partial(load, direct))
             direct.script = through.script = SCRIPT
             again: Callable[[Client], Any] = lambda target: target.load(concurrency, SECONDS, fresh=False)  # noqa: E731
             await again(through)
