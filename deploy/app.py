@@ -50,4 +50,4 @@ def build(args: dict[str, JsonValue]) -> "Application":
         raise ConfigError(problems)
     tier = tiers[name]
     source = str(ensure(logger.info)) if is_packaged(tier) else None
-    return application(tier, engine_device() or "gpu", source)
+    return application(str(name), tier, engine_device() or "gpu", source)

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from core.config import Config
 from core.errors import Problem
 from deploy.engine_arguments import ARGUMENTS
+from deploy.groups import check_groups
 
 _SERVED = "Ray Serve answers HTTP for the engine; remove it"
 # Arguments that follow from the rest of the document or from how the engine is run.
@@ -67,7 +68,7 @@ def check_engine(engine: Mapping[str, JsonValue], path: str) -> list[Problem]:
 
 def check_engines(config: Config) -> list[Problem]:
     """Every fault of the engine arguments of all tiers that are run here; others are their owner's business."""
-    problems = []
+    problems = check_groups(config)
     for name, tier in config.tiers.items():
         if tier.urls:
             continue

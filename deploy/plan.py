@@ -15,6 +15,7 @@ from core.config.load import Document, apply_overrides, read_document
 from core.errors import ConfigError, ForebayError
 from deploy.device import Device, available_memory, engine_device, gpu_count
 from deploy.engine import check_engines
+from deploy.groups import members
 from deploy.local import free_port
 from deploy.profiles import profile
 from deploy.tiers import engine_arguments, is_packaged
@@ -136,7 +137,7 @@ def _check_port(config: Config) -> None:
 
 
 def _check_gpus(plan: Plan, there: int) -> None:
-    wanted = sum(tier.replicas.min * _gpus(tier) for tier in plan.own.values())
+    wanted = sum(group.replicas.min * _gpus(group) for tier in plan.own.values() for group in members(tier))
     if there < wanted:
         raise CannotStart(
             f"the tiers need {wanted} NVIDIA GPUs and this machine has {there}: lower tensor_parallel_size or "
@@ -150,7 +151,8 @@ def _gpus(tier: Tier) -> int:
 
 
 def _check_memory(plan: Plan, there: int) -> None:
-    needed = _MEMORY_BASE + sum(tier.replicas.min * _engine_memory(tier) for tier in plan.own.values())
+    groups = [group for tier in plan.own.values() for group in members(tier)]
+    needed = _MEMORY_BASE + sum(group.replicas.min * _engine_memory(group) for group in groups)
     if there < needed:
         raise CannotStart(
             f"not enough memory: about {needed / _GIB:.1f} GiB are needed and {there / _GIB:.1f} GiB are available; "

@@ -1,6 +1,5 @@
 """The decode side's own engine, by its HTTP application."""
 
-import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -9,8 +8,9 @@ import orjson
 from pydantic import JsonValue
 
 from core.clock import Clock
-from deploy.disconnect import AsgiApp, EndOnCancel, Message, Receive, Send
+from deploy.disconnect import AsgiApp, EndOnCancel, Send
 from deploy.handoff.group import Json, Reply, Settings
+from deploy.handoff.inside import ask, json_body, staying
 from deploy.handoff.legs import output_limit, tokenize_body
 from deploy.handoff.opening import Opening
 from deploy.handoff.prefixes import Prefixes
@@ -55,13 +55,13 @@ class Engine:
 
     async def run(self, request: Request, send: Send) -> None:
         """The client's own body, as it came. What the engine's application raises goes on."""
-        await self._app(request.scope, _body(request.raw), send)
+        await self._app(request.scope, staying(request.raw), send)
 
     async def read(self, request: Request, body: Json, opening: Opening) -> None:
         """A body with blocks to read; the answer goes through `opening`, which has a verdict when this returns."""
         raw = orjson.dumps(body)
         try:
-            await self._app(_scope(request.scope, route(request.scope), len(raw)), _body(raw), opening.send)
+            await self._app(_scope(request.scope, route(request.scope), len(raw)), staying(raw), opening.send)
         except Exception as error:
             # Before the first content the request can go another way.
             if opening.verdict == "answer":
@@ -72,18 +72,10 @@ class Engine:
 
     async def ask(self, scope: MutableMapping[str, Any], path: str, body: Json) -> Reply:
         """A request of our own and its JSON answer; 500 where the application raised."""
-        raw, status, parts = orjson.dumps(body), 500, bytearray()
-
-        async def collect(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                parts.extend(message.get("body", b""))
-
+        raw = orjson.dumps(body)
         try:
-            await self._app(_scope(scope, path, len(raw)), _body(raw), collect)
-            value: JsonValue = orjson.loads(parts) if parts else None
+            status, answer = await ask(self._app, _scope(scope, path, len(raw)), raw)
+            value: JsonValue = orjson.loads(answer) if answer else None
         except Exception as error:  # noqa: BLE001  # the engine's inside is not ours
             logger.warning("%s of the decode side failed with %s", path, type(error).__name__)
             return Reply(500, {})
@@ -92,22 +84,4 @@ class Engine:
 
 def _scope(scope: MutableMapping[str, Any], path: str, length: int) -> MutableMapping[str, Any]:
     # The prefix that the application is mounted under stays where it is.
-    at = str(scope["path"]).removesuffix(route(scope)) + path
-    dropped = (b"content-length", b"content-type", b"transfer-encoding")
-    kept = [pair for pair in scope["headers"] if pair[0].lower() not in dropped]
-    headers = [*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
-    return {**scope, "method": "POST", "path": at, "raw_path": at.encode(), "query_string": b"", "headers": headers}
-
-
-def _body(raw: bytes) -> Receive:
-    """`receive` of a client that sends this body and stays."""
-    given = False
-
-    async def receive() -> Message:
-        nonlocal given
-        if given:
-            await asyncio.get_running_loop().create_future()
-        given = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return receive
+    return json_body(scope, str(scope["path"]).removesuffix(route(scope)) + path, length)

@@ -9,6 +9,7 @@ import orjson
 from core.errors import ForebayError
 from deploy.disconnect import Message
 from deploy.handoff.decoder import Decoder
+from deploy.handoff.inside import post
 from deploy.handoff.legs import cached_tokens, decode_body, says_error
 from deploy.handoff.prefill import Failed
 from deploy.handoff.request import Request
@@ -36,7 +37,7 @@ async def probe(decoder: Decoder, model: str, block_size: int, within: float, pi
     """
     prompt = [pick.randrange(*_IDS) for _ in range(2 * block_size + 1)]
     body = orjson.dumps({"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0})
-    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/completions", "headers": []}
+    scope = post("/v1/completions", {})
     request = Request(scope, "completion", body, _nowhere, tokens=prompt)
     until = asyncio.get_running_loop().time() + within
     leg = await decoder.prefilling.leg(request, set(), until)
