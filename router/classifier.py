@@ -31,6 +31,8 @@ class Classifier:
 
     def __init__(self, artefact: Artefact) -> None:
         self._artefact = artefact
+        # The first look at letters beyond ASCII makes the tables that all later ones use.
+        look("\u00e9")
 
     @classmethod
     def load(cls, path: Path | None) -> Self:

@@ -2,9 +2,9 @@
 
 `pairs.jsonl` holds easy and hard asks of equal length with the same openings; `rephrasings.jsonl` small rewordings of
 one ask per line; `hard.jsonl` proofs, law, medicine, code in five languages, which a word list for English calls
-simple; `stakes.jsonl` hard asks of seven languages from more domains, in everyday words, beside easy ones about the same
-things. None is used in training: `test_no_held_out_ask_is_among_the_seed_asks` sees to it. `hard.jsonl` was looked at
-while the training data was written; `stakes.jsonl` was written before that, and only its sums were looked at.
+simple; `stakes.jsonl` hard asks of seven languages from more domains, beside easy ones about the same things. None is
+used in training: `test_no_held_out_ask_is_among_the_seed_asks` sees to it. `hard.jsonl` was looked at while training
+data was written; `stakes.jsonl` was written before that, and only its sums were looked at.
 """
 
 import json
