@@ -49,6 +49,7 @@ SLOW = (
     "unit/cache/test_growth",
     "unit/deploy/test_instance",
     "unit/router/test_conversations",
+    "unit/router/test_speed_changes_nothing",
     "unit/router/test_train",
 )
 
