@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait on sockets and processes more than they compute: several at a time, but never one per core of a large machine.
 PARALLEL := -n auto --maxprocesses 4
-PACKAGES := core cache router gateway deploy bench forebay
+PACKAGES := core cache router capacity gateway deploy bench forebay
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

@@ -3,7 +3,8 @@
     closed ──failures──▶ open ──cool──▶ half-open ──success──▶ closed
                           ▲────────────failure──────┘
 
-Plain arithmetic on the caller's clock; no tasks, no threads. It belongs to one event loop.
+Plain arithmetic on the caller's clock; no tasks, no threads. It belongs to one event loop. For dependencies whose calls
+are short; the servers of a tier have `gateway.upstream.breaker`.
 """
 
 from collections import deque

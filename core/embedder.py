@@ -19,6 +19,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from core.background import Background
 from core.errors import ForebayError
 from core.request import window
 
@@ -162,20 +163,18 @@ class BatchingEmbedder:
         self._batch_size = batch_size if encoder.shares else 1
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=16 * batch_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
         self._batch: list[_Waiting] = []
         self._recent: OrderedDict[tuple[str, str], Embedding] = OrderedDict()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name="embedder")
+        self._background.start(self._run(), "embedder")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.aclose()
         while not self._queue.empty():
             self._batch.append(self._queue.get_nowait())
         _fail(self._batch, "the embedder is closed")
@@ -204,7 +203,7 @@ class BatchingEmbedder:
     async def compute(self, text: str, deadline: float) -> Embedding | None:
         """The embedding of `text` by the model, as `embed` gives it."""
         waiting = _Waiting(text, asyncio.get_running_loop().create_future())
-        if self._task is None or self._task.done():
+        if not self._background:
             return None
         try:
             self._queue.put_nowait(waiting)

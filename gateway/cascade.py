@@ -54,32 +54,30 @@ class Confidences:
 
 
 class Cascade:
-    """Runs the work of requests that may be escalated; all other work goes straight to its tier."""
+    """Runs the work of requests that may be escalated."""
 
     def __init__(self, services: Services, generation: Generation) -> None:
         self._services, self._generation = services, generation
         self._settings = services.config.router.cascade
+        self._on = self._settings.enabled
         self._confidences = Confidences(self._settings.threshold)
 
     def ear(self, request: InferenceRequest, decision: Decision, account: Account) -> Ear | None:
         """What listens to the small tier's answer; None where the request is not the cascade's business."""
-        if not may_escalate(self._services.config, request, decision):
+        if not self._on or not may_escalate(self._services.config, request, decision):
             return None
         return Ear(request, self._settings, self._services.clock, self._confidences.threshold, account)
 
     async def run(
         self,
         work: Work,
-        ear: Ear | None,
+        ear: Ear,
         exchange: Exchange,
         account: Account,
         block: Interruptible,
         remember: Remember,
     ) -> None:
-        """The work, on the small tier first where an ear listens. `remember` is told the tier of an escalation."""
-        if ear is None:
-            await self._generation.run(work, exchange, account, block)
-            return
+        """The work, on the small tier first, where the ear listens. `remember` is told the tier of an escalation."""
         reason = account.route_reason or ""
         try:
             await self._generation.run(work, exchange, account, block)

@@ -1,7 +1,7 @@
 """Labels from production: some of the small tier's answers are also asked of the frontier tier, and compared.
 
-Opt-in. Everything happens after the client has its answer, one comparison at a time, and only while the frontier tier
-is far from busy. What comes out is appended to one file, and goes nowhere else.
+Opt-in. Everything happens after the client has its answer, one comparison at a time, and only in room of the frontier
+tier that no client needs. What comes out is appended to one file, and goes nowhere else.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,16 +18,15 @@ from typing import Self
 import orjson
 from pydantic import JsonValue
 
+from core.background import Background
 from core.clock import Clock
 from core.config.records import Labels
 from core.errors import RequestError
 from core.request import InferenceRequest
-from gateway.ear import parsed
+from gateway.aside import NoRoom, ask, has_room, in_spare_room
 from gateway.metering import usage_of
 from gateway.metrics import Metrics
-from gateway.ticket import Ticket
 from gateway.tier import TierGate
-from gateway.upstream.base import Call, Reply
 from gateway.witness import said
 from router.scoring import agreement
 
@@ -40,9 +40,8 @@ PATIENCE = 120.0
 MAX_FILE = 1024**3
 # Answers that agree less are counted as misrouted.
 DIFFERENT = 0.35
-# Of the tier's slots, so many may be taken when a comparison begins.
-BUSY = 0.5
-CHAT = "/v1/chat/completions"
+# Whose the comparisons are, among the tenants that wait for the tier.
+NOBODY = "-"
 # Fields that concern how the client gets its answer, not which.
 _DELIVERY = ("stream", "stream_options", "user", "logprobs", "top_logprobs", "n")
 
@@ -97,7 +96,7 @@ class Comparing:
         self._rate = settings.rate if frontier is not None and file is not None else 0.0
         self._frontier, self._file, self._metrics, self._clock = frontier, file, metrics, clock
         self._queue: asyncio.Queue[Sample] = asyncio.Queue(MAX_WAITING)
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
 
     def wants(self, request: InferenceRequest) -> bool:
         """Whether the answer to this request is to be compared: drawn by chance, and only where that can be done."""
@@ -107,50 +106,47 @@ class Comparing:
 
     def offer(self, sample: Sample) -> None:
         """Compare it when there is time. Never waits; dropped where too many wait or the frontier tier is busy."""
-        if not self._busy() and not self._queue.full():
+        gate = self._frontier
+        if gate is not None and gate.replicas.ready and has_room(gate) and not self._queue.full():
             self._queue.put_nowait(sample)
 
-    def _busy(self) -> bool:
-        gate = self._frontier
-        if gate is None or not gate.replicas.ready:
-            return True
-        return gate.admission.waiting > 0 or gate.admission.inflight > BUSY * gate.settings.queue.max_inflight
-
     async def __aenter__(self) -> Self:
-        if self._rate:
-            self._task = asyncio.create_task(self._run(), name="comparing")
+        if self._frontier is not None and self._file is not None and self._rate:
+            self._background.start(self._run(self._frontier, self._file), "comparing")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.aclose()
 
-    async def _run(self) -> None:
+    async def _run(self, gate: TierGate, file: LabelFile) -> None:
         while True:
             sample = await self._queue.get()
-            if self._busy():
-                continue
+            call = partial(ask, gate, _body(sample, gate), f"{sample.request_id}-compared")
             try:
-                async with asyncio.timeout(PATIENCE):
-                    await self._compare(sample)
+                await self._compare(sample, await in_spare_room(gate, NOBODY, call, PATIENCE), gate, file)
+            except NoRoom:
+                logger.info("request %s was not compared: clients need the tier", sample.request_id)
             except (RequestError, TimeoutError) as error:
                 logger.info("request %s was not compared: %s", sample.request_id, error)
             except Exception:  # a boundary: one odd answer must not end the comparing
                 logger.exception("request %s could not be compared", sample.request_id)
 
-    async def _compare(self, sample: Sample) -> None:
-        answer = await self._ask(sample)
-        text = None if answer is None else said(answer)
-        if text is None or self._file is None:
+    async def _compare(self, sample: Sample, answer: Mapping[str, JsonValue], gate: TierGate, file: LabelFile) -> None:
+        usage = usage_of(answer.get("usage"))
+        if usage is not None:
+            self._metrics.tokens(gate.name, "input").inc(usage.input)
+            self._metrics.tokens(gate.name, "output").inc(usage.output)
+            self._metrics.tokens(gate.name, "cached").inc(usage.cached)
+        text = said(dict(answer))
+        if text is None:
             return
         agreed = round(agreement(sample.answer, text), 4)
         if agreed < DIFFERENT:
             # One of so many was looked at: the estimate is for all of them.
             self._metrics.misrouted("too_small").inc(1 / self._rate)
-        await self._file.append(
+        await file.append(
             {
                 "source": "comparison",
                 "at": round(self._clock.time(), 3),
@@ -165,30 +161,7 @@ class Comparing:
             }
         )
 
-    async def _ask(self, sample: Sample) -> Mapping[str, JsonValue] | None:
-        gate = self._frontier
-        if gate is None:
-            return None
-        body = {name: value for name, value in sample.request.body.items() if name not in _DELIVERY}
-        headers = {"content-type": "application/json", "x-request-id": f"{sample.request_id}-compared"}
-        if gate.authorization is not None:
-            headers["authorization"] = gate.authorization
-        raw = orjson.dumps(body | {"model": gate.settings.model})
-        call = Call("POST", CHAT, headers, raw, gate.settings.timeout.connect)
-        async with gate.admission.enter(Ticket(tenant="-", priority="low", cost=gate.forecast.usual)):
-            opened = await gate.replicas.open(call, _whole)
-            opened.close()
-        answer = parsed(opened.begun)
-        usage = None if answer is None else usage_of(answer.get("usage"))
-        if usage is not None:
-            self._metrics.tokens("frontier", "input").inc(usage.input)
-            self._metrics.tokens("frontier", "output").inc(usage.output)
-            self._metrics.tokens("frontier", "cached").inc(usage.cached)
-        return answer
 
-
-async def _whole(reply: Reply) -> bytes:
-    parts: list[bytes] = []
-    while chunk := await reply.read():
-        parts.append(chunk)
-    return b"".join(parts)
+def _body(sample: Sample, gate: TierGate) -> dict[str, JsonValue]:
+    body = {name: value for name, value in sample.request.body.items() if name not in _DELIVERY}
+    return body | {"model": gate.settings.model}

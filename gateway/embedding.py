@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from core.background import Background
 from core.breaker import Breaker, Tolerance
 from core.clock import Clock
 from core.config.records import Embedder
@@ -55,7 +56,7 @@ class EmbedderSlot:
         self.backend: str | None = None
         self._settings, self._make, self._metrics, self._clock = settings, make, metrics, clock
         self._on_ready, self._make_glance = on_ready, make_glance
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
         self._settled = asyncio.Event()
         if not wanted:
             self._settled.set()
@@ -66,15 +67,13 @@ class EmbedderSlot:
 
     async def __aenter__(self) -> Self:
         if self.state == "loading":
-            self._task = asyncio.create_task(self._live(), name="embedder slot")
+            self._background.start(self._live(), "embedder slot")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.aclose()
 
     async def _live(self) -> None:
         try:

@@ -12,6 +12,7 @@ from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.asked import Asked
 from gateway.deadline import deadline_of
+from gateway.envelope import Headers
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Flights, Follower, Key, Unshareable
 from gateway.headers import EVENT_STREAM, answer_headers, hit_headers
@@ -34,7 +35,9 @@ def key_of(asked: Asked, priority: str, *, exact: bool) -> Key | None:
     controls, question = asked.controls, asked.question
     if question is None or not exact or not controls.read or controls.max_age == 0:
         return None
-    return None if _running_usage(asked.request) else (*flight_key(asked.tenant, question), priority)
+    if asked.request.stream and _running_usage(asked.request):
+        return None
+    return (*flight_key(asked.tenant, question), priority)
 
 
 def flight_key(tenant: str, question: Question) -> tuple[str, str]:
@@ -101,7 +104,9 @@ class Following:
                         await follower.changed()
                 except TimeoutError:
                     if ping is not None and (left is None or left > ping):
-                        await self._start(flight, exchange, account)
+                        if not exchange.started:
+                            # Whether this will be a hit is not known yet; that it was looked up is.
+                            await self._start([], exchange, account)
                         await exchange.write(b": ping\n\n")
         finally:
             account.upstream_s += clock.monotonic() - since
@@ -125,7 +130,9 @@ class Following:
     async def _stream(self, follower: Follower, exchange: Exchange, account: Account) -> str:
         """The chunks as they come, from what was missed on."""
         flight, clock = follower.flight, self._clock
-        await self._start(flight, exchange, account)
+        account.cache = "hit-exact"
+        if not exchange.started:
+            await self._start(hit_headers(0.0, entry_id(flight.key[1])), exchange, account)
         account.first_at = clock.monotonic()
         while True:
             asked_at = clock.monotonic()
@@ -146,12 +153,9 @@ class Following:
         await exchange.end(chunk)
         return flight.tier or "none"
 
-    async def _start(self, flight: Flight, exchange: Exchange, account: Account) -> None:
-        if exchange.started:
-            return
-        account.cache, account.event_stream = "hit-exact", True
-        headers = answer_headers(exchange, account, self._clock) + hit_headers(0.0, entry_id(flight.key[1]))
-        await exchange.start(200, headers + EVENT_STREAM)
+    async def _start(self, known: Headers, exchange: Exchange, account: Account) -> None:
+        account.event_stream = True
+        await exchange.start(200, answer_headers(exchange, account, self._clock) + known + EVENT_STREAM)
 
     def _late(self, flight: Flight, account: Account) -> Refused:
         error = Refused(

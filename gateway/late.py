@@ -1,6 +1,5 @@
 """Vectors that are made after the answer: of questions whose lookup did not need one."""
 
-import asyncio
 import logging
 from collections import deque
 from types import TracebackType
@@ -9,6 +8,7 @@ from typing import Self
 from cache.controls import Controls
 from cache.question import Question
 from cache.response_cache import ResponseCache
+from core.background import Background
 from core.errors import DependencyFault
 from gateway.embedding import EmbedderSlot
 from gateway.metrics import Metrics
@@ -31,7 +31,7 @@ class LateVectors:
     def __init__(self, cache: ResponseCache, embedder: EmbedderSlot, metrics: Metrics) -> None:
         self._cache, self._embedder, self._metrics = cache, embedder, metrics
         self._waiting: deque[tuple[Question, Controls]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,14 +39,12 @@ class LateVectors:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.aclose()
 
     @property
     def waiting(self) -> int:
         """Questions whose vector is still to be made."""
-        return len(self._waiting) + (self._task is not None)
+        return len(self._waiting) + len(self._background)
 
     def add(self, question: Question, controls: Controls) -> None:
         """The answer to this question has been stored without a vector."""
@@ -55,15 +53,12 @@ class LateVectors:
             return
         self._cache.expect(question)
         self._waiting.append((question, controls))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="late vectors")
+        if not self._background:
+            self._background.start(self._run(), "late vectors")
 
     async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await self._one(*self._waiting.popleft())
-        finally:
-            self._task = None
+        while self._waiting:
+            await self._one(*self._waiting.popleft())
 
     async def _one(self, question: Question, controls: Controls) -> None:
         embedder, embedding = self._embedder.ready, None

@@ -19,7 +19,7 @@ class Patience:
 
     def __init__(self, block: Interruptible, limits: Timeout, clock: Clock) -> None:
         self._block, self._limits, self._clock = block, limits, clock
-        self._loop = asyncio.get_running_loop()
+        self._loop = block.loop
         self._timer: asyncio.TimerHandle | None = None
         self._since: float | None = None
         self._content = False
@@ -54,13 +54,21 @@ class Patience:
             self._since = None
         return now
 
+    def again(self) -> None:
+        """Something came, and more is waited for."""
+        now = self._clock.monotonic()
+        if self._since is not None:
+            self.waited += now - self._since
+        self._since = now
+
     def cause(self) -> BaseException | None:
         """What ended the block from outside: a limit of these, or the client; None where nothing has."""
         return self._block.cause
 
     def end(self) -> None:
         """No more waiting."""
-        self.got()
+        if self._since is not None:
+            self.got()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

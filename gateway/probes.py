@@ -9,6 +9,7 @@ from typing import Self
 
 import httpx
 
+from core.background import Background
 from gateway.tier import TierGate
 from gateway.upstream.base import Server
 from gateway.upstream.replicas import Health, Replica
@@ -33,15 +34,12 @@ class Probes:
     def __init__(self, gates: Iterable[TierGate]) -> None:
         self._gates = tuple(gates)
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
-        self._ended: set[asyncio.Task[None]] = set()
-        self._client: httpx.AsyncClient | None = None
+        self._background = Background()
+        self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def __aenter__(self) -> Self:
-        # Reading the certificate authorities takes longer than everything else at the start; without TLS nobody asks.
-        secure = any(url.startswith("https:") for gate in self._gates for url in gate.settings.urls)
-        self._client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
         for gate in self._gates:
-            changed = partial(self._changed, self._client, gate)
+            changed = partial(self._changed, gate)
             gate.replicas.listeners.append(changed)
             for replica in gate.replicas.all:
                 changed(replica, True)
@@ -50,29 +48,35 @@ class Probes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._tasks.values(), *self._ended]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
+        await self._background.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    def _changed(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica, joins: bool) -> None:
+    def _client(self, url: str) -> httpx.AsyncClient:
+        """The client for an address. With TLS it checks certificates; reading the authorities takes longer than
+        everything else at the start, so that nobody does who has no such address.
+        """
+        secure = url.startswith("https:")
+        client = self._clients.get(secure)
+        if client is None:
+            client = self._clients[secure] = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
+        return client
+
+    def _changed(self, gate: TierGate, replica: Replica, joins: bool) -> None:
         if joins:
-            self._tasks[replica] = asyncio.create_task(self._watch(client, gate, replica), name="probe")
+            watching = self._watch(self._client(replica.url), gate, replica)
+            self._tasks[replica] = self._background.start(watching, "probe")
             return
         task = self._tasks.pop(replica, None)
         if task is not None:
             task.cancel()
-            self._ended.add(task)
-            task.add_done_callback(self._ended.discard)
         gate.learn()
 
     async def _watch(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica) -> None:
-        headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
         names = {gate.settings.model, *gate.settings.adapters}
         late_in_a_row = 0
         while True:
+            headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
             fault, late, context = await probe(client, replica.server, headers, names)
             if context is not None and context != replica.context:
                 replica.context = context

@@ -1,6 +1,5 @@
 """Shadow mode: a share of the semantic hits is also asked upstream, in the background, and the answers are compared."""
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from cache.agreement import Agreement, by_rule, by_similarity, cosine
 from cache.answer import Hit, refusal_to_store
 from cache.guard.lexicon import lexicon
 from cache.response_cache import ResponseCache
+from core.background import Background
 from core.config import TierName
 from core.errors import DependencyFault, RequestError
 from gateway.aside import NoRoom, ask, has_room, in_spare_room, text_of
@@ -51,7 +51,9 @@ class Shadow:
     ) -> None:
         self._rate, self._tiers, self._cache, self._embedder = rate, tiers, cache, embedder
         self._metrics, self._chance = metrics, chance
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._background = Background()
+        # Ids of the entries that are being compared.
+        self._running: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,10 +61,11 @@ class Shadow:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.aclose()
+
+    def renew(self, rate: float) -> None:
+        """Compare this share from here on."""
+        self._rate = rate
 
     @property
     def running(self) -> int:
@@ -79,9 +82,14 @@ class Shadow:
         if len(self._running) >= CONCURRENT or not has_room(gate):
             self._skipped("busy")
             return
-        task = asyncio.create_task(self._compare(asked, hit, gate, request_id), name="shadow")
-        self._running[hit.id] = task
-        task.add_done_callback(lambda _: self._running.pop(hit.id, None))
+        self._running.add(hit.id)
+        self._background.start(self._run(asked, hit, gate, request_id), "shadow")
+
+    async def _run(self, asked: Asked, hit: Hit, gate: TierGate, request_id: str) -> None:
+        try:
+            await self._compare(asked, hit, gate, request_id)
+        finally:
+            self._running.discard(hit.id)
 
     async def _compare(self, asked: Asked, hit: Hit, gate: TierGate, request_id: str) -> None:
         try:

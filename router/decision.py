@@ -33,7 +33,7 @@ Reason = Literal[
 FREE: tuple[Reason, ...] = ("complexity", "unfamiliar", "no_text")
 
 # Fields by which clients ask for structured output: OpenAI's, then vLLM's own.
-_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_STRUCTURED = frozenset({"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
 
 _APPROVAL = re.compile(
     r"""(?:(?:yes|yeah|yep|yup|ok|okay|k|sure|fine|good|great|perfect|right|correct|exactly|agreed|approved|please|thanks|thank
@@ -89,14 +89,11 @@ def decide(
     def chosen(tier: TierName, reason: Reason) -> Decision:
         return Decision(tier, reason, complexity, threshold)
 
-    candidates: dict[TierName, TierFacts] = dict(tiers)
     if forced is not None:
-        candidates = {name: facts for name, facts in tiers.items() if name == forced}
-        if not candidates:
+        if forced not in tiers:
             raise BadRequest(f"the tier {forced!r} is not configured here", param="model")
-    able, lost = _able(request, candidates)
-    if forced is not None:
-        return chosen(forced, "override")
+        return named(request, forced, tiers[forced], threshold)
+    able, lost = _able(request, tiers)
     if len(able) == 1:
         return chosen(able[0], lost or "only_tier")
     if floor == "frontier" or (floor is not None and is_approval(request.user_text)):
@@ -105,6 +102,13 @@ def decide(
         return chosen("frontier", "no_text")
     tier: TierName = "frontier" if score.complexity >= threshold else "small"
     return chosen(tier, "complexity" if score.familiar else "unfamiliar")
+
+
+def named(request: InferenceRequest, tier: TierName, facts: TierFacts, threshold: float) -> Decision:
+    """What `decide` says of a request that names its tier. Raises BadRequest where the tier cannot do what it needs."""
+    if facts.context is not None or request.has_images or request.has_tools or _structured(request):
+        _able(request, {tier: facts})
+    return Decision(tier, "override", None, threshold)
 
 
 def ask(request: InferenceRequest) -> str | None:
@@ -170,8 +174,11 @@ def _named(tiers: list[TierName]) -> str:
 
 def _structured(request: InferenceRequest) -> bool:
     wanted = request.body.get("response_format")
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    return kind in ("json_object", "json_schema") or any(request.body.get(field) is not None for field in _STRUCTURED)
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind in ("json_object", "json_schema"):
+        return True
+    body = request.body
+    return not _STRUCTURED.isdisjoint(body) and any(body.get(field) is not None for field in _STRUCTURED)
 
 
 def _may_fit(request: InferenceRequest, texts: Sequence[str], chars: int, context: int | None) -> bool:

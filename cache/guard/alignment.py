@@ -1,7 +1,6 @@
 """Which content words of two readings stand for each other."""
 
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from cache.guard.lexicon import Lexicon
@@ -14,7 +13,7 @@ class Alignment:
     what is left over.
     """
 
-    shared: list[str]
+    shared: frozenset[str]
     paired: list[tuple[str, str]]
     left: list[str]
     right: list[str]
@@ -22,8 +21,7 @@ class Alignment:
 
 def align(a: Reading, b: Reading, lexicon: Lexicon, vocabulary: Container[str]) -> Alignment:
     """Pairs equal lemmas, then synonyms, misspellings and derived words, then initials with what they stand for."""
-    common = Counter(a.words) & Counter(b.words)
-    left, right = _without(a.words, common), _without(b.words, common)
+    left, right = apart(a.words, b.words)
     paired: list[tuple[str, str]] = []
     if left and right:
         for word in left[:]:
@@ -34,15 +32,26 @@ def align(a: Reading, b: Reading, lexicon: Lexicon, vocabulary: Container[str]) 
                 right.remove(other)
         _spell_out(left, right, b.words, paired)
         _spell_out(right, left, a.words, paired)
-    return Alignment(list(common.elements()), paired, left, right)
+    return Alignment(frozenset(a.words) & frozenset(b.words), paired, left, right)
 
 
-def _without(words: Sequence[str], common: Counter[str]) -> list[str]:
-    spent = Counter(common)
+def apart(a: Sequence[str], b: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What each side has more often than the other: its later occurrences."""
+    ours, theirs = set(a), set(b)
+    if len(ours) == len(a) and len(theirs) == len(b):
+        return [word for word in a if word not in theirs], [word for word in b if word not in ours]
+    return _without(a, b), _without(b, a)
+
+
+def _without(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    spent: dict[str, int] = {}
+    for word in others:
+        spent[word] = spent.get(word, 0) + 1
     rest = []
     for word in words:
-        if spent[word] > 0:
-            spent[word] -= 1
+        left = spent.get(word, 0)
+        if left:
+            spent[word] = left - 1
         else:
             rest.append(word)
     return rest
@@ -51,17 +60,19 @@ def _without(words: Sequence[str], common: Counter[str]) -> list[str]:
 def _same_thing(word: str, other: str, lexicon: Lexicon, vocabulary: Container[str]) -> bool:
     if other in lexicon.synonyms.get(word, ()):
         return True
-    if opposed([word], [other], lexicon) is not None:
+    if not (derived(word, other) or misspelt(word, other, vocabulary)):
         return False
-    return misspelt(word, other, vocabulary) or derived(word, other)
+    return not opposed((word,), (other,), lexicon)
 
 
 def derived(word: str, other: str) -> bool:
     """Whether one is built from the other: pay and payment, install and installation."""
+    if word[:4] != other[:4]:
+        return False
     short, long = sorted((word, other), key=len)
     if len(short) < 4 or not long.startswith(short[: max(4, len(short) - 2)]):
         return False
-    return any(long.endswith(ending) for ending in _DERIVED) and len(long) - len(short) <= 5
+    return long.endswith(_DERIVED) and len(long) - len(short) <= 5
 
 
 _DERIVED = (
@@ -85,9 +96,11 @@ _DERIVED = (
 
 def misspelt(word: str, other: str, vocabulary: Container[str]) -> bool:
     """Whether exactly one is a known word and the other one or two keystrokes away from it."""
-    if min(len(word), len(other)) < 4 or (word in vocabulary) == (other in vocabulary):
+    shorter, longer = sorted((len(word), len(other)))
+    most = 1 if shorter < 7 else 2
+    if shorter < 4 or longer - shorter > most or (word in vocabulary) == (other in vocabulary):
         return False
-    return within_edits(word, other, 1 if min(len(word), len(other)) < 7 else 2)
+    return within_edits(word, other, most)
 
 
 def within_edits(word: str, other: str, most: int) -> bool:
@@ -123,42 +136,41 @@ def _spell_out(short: list[str], long: list[str], words: Sequence[str], paired: 
                 long.remove(word)
 
 
-def opposed(words: Iterable[str], others: Sequence[str], lexicon: Lexicon) -> tuple[str, str] | None:
-    """A word and its opposite among `others`, by the lexicon or by a prefix or ending that turns it around."""
+def opposed(words: Sequence[str], others: Sequence[str], lexicon: Lexicon) -> bool:
+    """Whether one side has the opposite of a word of the other: by the lexicon, or by what is put before or behind."""
+    opposites = lexicon.opposites
     for word in words:
-        listed = lexicon.opposites.get(word, frozenset())
-        for other in others:
-            if other in listed or _turned(word, other) or _turned(other, word):
-                return word, other
-    return None
+        listed = opposites.get(word)
+        if listed is not None and not listed.isdisjoint(others):
+            return True
+    return _turned(words, others) or _turned(others, words)
 
 
 _TURNING = ("un", "in", "im", "il", "ir", "dis", "non", "mis", "de", "anti")
 
 
-def _turned(word: str, other: str) -> bool:
-    if len(word) > 3 and other.endswith(word) and other[: -len(word)] in _TURNING:
-        return True
-    return word.endswith("ful") and other == word[:-3] + "less"
+def _turned(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether one of `others` is one of `words` turned around: happy and unhappy, careful and careless."""
+    for other in others:
+        if other.startswith(_TURNING):
+            for prefix in _TURNING:
+                rest = other.removeprefix(prefix)
+                if rest != other and len(rest) > 3 and rest in words:
+                    return True
+        if other.endswith("less") and other[:-4] + "ful" in words:
+            return True
+    return False
 
 
-def clashing(words: Iterable[str], others: Sequence[str], lexicon: Lexicon) -> tuple[str, str] | None:
-    """Two words that are different members of one class and no synonyms."""
-    for word in words:
-        mine = lexicon.classes.get(word)
-        if not mine:
-            continue
-        for other in others:
-            theirs = lexicon.classes.get(other)
-            if (
-                theirs
-                and not mine & theirs
-                and other not in lexicon.synonyms.get(word, ())
-                and _share_class(mine, theirs)
-            ):
-                return word, other
-    return None
+def clashing(words: Sequence[str], others: Sequence[str], lexicon: Lexicon) -> bool:
+    """Whether the sides have different members of one class that are no synonyms."""
+    classes = lexicon.classes
+    there = [other for other in others if other in classes]
+    return bool(there) and any(_clash(word, other, lexicon) for word in words if word in classes for other in there)
 
 
-def _share_class(mine: frozenset[tuple[str, str]], theirs: frozenset[tuple[str, str]]) -> bool:
-    return any(name == other for name, _ in mine for other, _ in theirs)
+def _clash(word: str, other: str, lexicon: Lexicon) -> bool:
+    mine, theirs = lexicon.classes[word], lexicon.classes[other]
+    if mine & theirs or other in lexicon.synonyms.get(word, ()):
+        return False
+    return any(name == another for name, _ in mine for another, _ in theirs)

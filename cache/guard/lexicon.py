@@ -4,7 +4,7 @@ import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Lexicon:
     units: Mapping[str, str]
     numbers: Mapping[str, str]
     irregular: Mapping[str, str]
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        """What can be counted: the values of `units`."""
+        return frozenset(self.units.values())
 
 
 @cache

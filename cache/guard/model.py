@@ -46,20 +46,21 @@ class Trees:
 
     def contributions(self, features: Floats) -> tuple[float, Floats]:
         """The sum of the leaves, and what each feature added on the way down; shape of `features`."""
-        feature, threshold, left, right, value, depth = self._flat
-        node = np.arange(0, feature.size, self.feature.shape[1])
-        worth = np.zeros_like(features)
-        held = value[node]
-        for _ in range(depth):
-            split = feature[node]
-            node = np.where(features[split] <= threshold[node], left[node], right[node])
-            before, held = held, value[node]
-            worth += np.bincount(split, held - before, len(worth))
-        return float(self.base + held.sum()), worth
+        way = self._way
+        # All nodes are compared at once: a hundred small steps cost more than a few large ones.
+        beyond = features[way.feature] > way.threshold
+        below = np.where(beyond, way.right, way.left)
+        node, path = way.roots, []
+        for _ in range(way.depth):
+            path.append(node)
+            node = below[node]
+        inner = np.concatenate(path) if path else way.roots[:0]
+        gained = way.value[below[inner]] - way.value[inner]
+        worth: Floats = np.bincount(way.feature[inner], gained, len(features)).astype(np.float64)
+        return float(self.base + way.value[node].sum()), worth
 
     @cached_property
-    def _flat(self) -> tuple[Integers, Floats, Integers, Integers, Floats, int]:
-        """All nodes in one row, a leaf below itself, and how many steps lead from a root to its lowest leaf."""
+    def _way(self) -> "Way":
         trees, nodes = self.feature.shape
         own = np.arange(trees * nodes).reshape(trees, nodes)
         inner, roots = self.feature >= 0, own[:, :1]
@@ -70,7 +71,20 @@ class Trees:
             reached = np.unique(np.concatenate([left[reached], right[reached]]))
             depth += 1
         feature = np.where(inner, self.feature, 0).ravel()
-        return feature, self.threshold.ravel(), left, right, self.value.ravel(), depth
+        return Way(feature, self.threshold.ravel(), left, right, self.value.ravel(), roots.ravel(), depth)
+
+
+@dataclass(frozen=True)
+class Way:
+    """The nodes of all trees in one row, a leaf below itself; `depth`: steps from a root to the lowest leaf."""
+
+    feature: Integers
+    threshold: Floats
+    left: Integers
+    right: Integers
+    value: Floats
+    roots: Integers
+    depth: int
 
 
 @dataclass(frozen=True)

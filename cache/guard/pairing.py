@@ -1,14 +1,12 @@
 """What two readings have in common and what they do not: the guard's hard rules and its features."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.guard.alignment import align, clashing, opposed
+from cache.guard.alignment import Alignment, align, apart, clashing, opposed
 from cache.guard.lexicon import Lexicon
 from cache.guard.reading import Reading
 from cache.guard.words import WordTable
@@ -64,157 +62,221 @@ class Pair:
 
     def __init__(self, a: Reading, b: Reading, lexicon: Lexicon, words: WordTable) -> None:
         self.a, self.b = a, b
-        self._lexicon, self._words = lexicon, words
-        common = Counter(a.tokens) & Counter(b.tokens)
-        self._common_tokens = common.total()
-        self.tokens_left = list((Counter(a.tokens) - common).elements())
-        self.tokens_right = list((Counter(b.tokens) - common).elements())
-        self.alignment = align(a, b, lexicon, words)
-        left, right = self.alignment.left, self.alignment.right
-        weights = [sum(map(words.weight, side)) for side in (left, right, a.words, b.words)]
-        self._left_over = weights[:2]
-        self._totals = [weight or 1.0 for weight in weights[2:]]
-        self._shared = sorted(1 - rest / total for rest, total in zip(weights[:2], self._totals, strict=True))
-        # In long texts that are worded differently, opposites and turned roles need not face each other.
-        self._comparable = max(len(a.tokens), len(b.tokens)) <= LONG or self._shared[0] >= ALIKE
-        paired = {word for pair in self.alignment.paired for word in pair}
-        self._left = [word for word in dict.fromkeys((*self.tokens_left, *left)) if word not in paired]
-        self._right = [word for word in dict.fromkeys((*self.tokens_right, *right)) if word not in paired]
+        self._lexicon, self._table = lexicon, words
+        self._words: _Words | None = None
 
     def refusal(self) -> str | None:
         """The hard rule that forbids serving one for the other, or None."""
+        return self._refused_by_readings() or self._refused_by_words(self._compared())
+
+    def _refused_by_readings(self) -> str | None:
+        """The rules for which each text was read by itself: the cheap ones."""
         a, b = self.a, self.b
-        checks: tuple[tuple[str, Callable[[], bool]], ...] = (
-            ("language", lambda: not a.judged or not b.judged),
-            ("moment", lambda: a.moment or b.moment),
-            ("numbers", lambda: set(a.numbers) != set(b.numbers)),
-            ("units", self._units_differ),
-            ("codes", lambda: not (_mentions(a.codes, b) and _mentions(b.codes, a))),
-            ("quotes", lambda: not (_mentions(a.quotes, b) and _mentions(b.quotes, a))),
-            ("negation", lambda: a.negations != b.negations or (a.negations > 0 and not a.negated & b.negated)),
-            ("turning", lambda: self._turning() > 0),
-            ("opposites", lambda: self._comparable and self._opposed is not None),
-            ("classes", lambda: clashing(self._left, self._right, self._lexicon) is not None),
-            ("order", lambda: self._comparable and (self._roles[1] > 0 or exchanged(a.tokens, b.tokens))),
-            ("names", lambda: bool(self._missing(a, b)) and bool(self._missing(b, a))),
-        )
-        return next((name for name, broken in checks if broken()), None)
+        if not a.judged or not b.judged:
+            return "language"
+        if a.moment or b.moment:
+            return "moment"
+        if a.numbers != b.numbers and set(a.numbers) != set(b.numbers):
+            return "numbers"
+        if a.measures and b.measures and _units_differ(a, b, self._lexicon.counted):
+            return "units"
+        if not (_mentions(a.codes, b) and _mentions(b.codes, a)):
+            return "codes"
+        if not (_mentions(a.quotes, b) and _mentions(b.quotes, a)):
+            return "quotes"
+        if a.negations != b.negations or (a.negations > 0 and not a.negated & b.negated):
+            return "negation"
+        return None
+
+    def _refused_by_words(self, words: "_Words") -> str | None:
+        """The rules about words that one side has and the other has not."""
+        if words.turning > 0:
+            return "turning"
+        if words.comparable and words.opposed:
+            return "opposites"
+        if clashing(words.left, words.right, self._lexicon):
+            return "classes"
+        if words.comparable and (words.swaps > 0 or words.exchanged):
+            return "order"
+        return "names" if all(words.missing) else None
 
     def features(self, similarity: float) -> NDArray[np.float64]:
         """The model's inputs, shape (len(FEATURES),), in that order."""
-        a, b, aligned = self.a, self.b, self.alignment
-        weigh = self._words.weight
-        soft = sorted(self._soft())
+        a, b, words = self.a, self.b, self._compared()
+        aligned, table = words.aligned, self._table
+        over = (*aligned.left, *aligned.right)
         counts = sorted((len(aligned.left), len(aligned.right)))
-        missing = sorted((len(self._missing(a, b)), len(self._missing(b, a))))
+        missing = sorted(words.missing)
         prefix, gaps = _frame(a.tokens, b.tokens)
         longest = max(len(a.tokens), len(b.tokens), 1)
-        rarest = [weigh(word) for word in (*aligned.left, *aligned.right)]
-        changes, swaps = self._roles
-        kinds = frozenset({a.kind, b.kind})
-        union = len(a.tokens) + len(b.tokens) - self._common_tokens
+        names = a.names & b.names
+        union = len(a.tokens) + len(b.tokens) - words.common
         values = (
             similarity,
-            self._shared[1],
-            self._shared[0],
-            soft[1],
-            soft[0],
-            max(self._left_over),
-            min(self._left_over),
+            words.shared[1],
+            words.shared[0],
+            *_covered(a, b, words, table),
+            max(words.over),
+            min(words.over),
             counts[1],
             counts[0],
-            *self._substitutes(),
-            max(rarest, default=0.0),
-            sum(word not in self._words for word in (*aligned.left, *aligned.right)),
-            self._common_tokens / max(1, union),
-            _bigram_overlap(a.tokens, b.tokens),
+            *_substitutes(a, b, aligned, table),
+            max(map(table.weight, over), default=0.0),
+            sum([word not in table for word in over]),
+            words.common / max(1, union),
+            _bigram_overlap(a, b),
             prefix / longest,
             gaps[1],
             gaps[0],
-            _inversions(a.words, b.words, set(aligned.shared)),
-            changes,
-            swaps,
+            _inversions(a.words, b.words, aligned.shared),
+            words.changes,
+            words.swaps,
             missing[1],
             missing[0],
-            len(a.names & b.names),
-            _inversions(a.words, b.words, a.names & b.names),
+            len(names),
+            _inversions(a.words, b.words, names),
             len(a.negated ^ b.negated),
-            self._opposed is not None,
+            words.opposed,
             a.kind == b.kind,
-            len(kinds) == 2 and not kinds & _OPEN_KINDS and kinds not in _NEAR_KINDS,
+            _kinds_conflict(a.kind, b.kind),
             len(aligned.paired),
-            len(set(a.numbers) & set(b.numbers)),
+            len(set(a.numbers).intersection(b.numbers)),
             min(len(a.tokens), len(b.tokens)) / longest,
             longest,
         )
         return np.array(values, dtype=np.float64)
 
-    def _units_differ(self) -> bool:
-        known = set(self._lexicon.units.values())
-        counted_a, counted_b = ({pair for pair in r.measures if pair[1] in known} for r in (self.a, self.b))
-        return any(
-            number == other and unit != different and (number, unit) not in counted_b
-            for number, unit in counted_a
-            for other, different in counted_b
-        )
+    def _compared(self) -> "_Words":
+        if self._words is None:
+            self._words = _compare(self.a, self.b, self._lexicon, self._table)
+        return self._words
 
-    def _missing(self, here: Reading, there: Reading) -> list[str]:
-        """Names of one side that the other does not mention in any way."""
-        left = self.alignment.left if here is self.a else self.alignment.right
-        return [name for name in here.names if name in left and name not in there.tokens]
 
-    def _turning(self) -> int:
-        """How many more words turn or narrow the meaning on one side."""
-        turning = self._lexicon.turning
-        return abs(sum(word in turning for word in self._left) - sum(word in turning for word in self._right))
+@dataclass(slots=True)
+class _Words:
+    """The words of two readings compared.
 
-    @cached_property
-    def _opposed(self) -> tuple[str, str] | None:
-        return opposed(self._left, self._right, self._lexicon)
+    `common`: tokens in common. `left`, `right`: words of each side, once each, that the other has not, nor another word
+    for it. `over`, `totals`: what the alignment leaves over on each side, and all of each side, by weight; `shared`:
+    the share of each side that the other has, the smaller one first. `comparable`: opposites and turned roles must face
+    each other. `turning`: how many more words turn or narrow the meaning on one side. `missing`: how many names of each
+    side the other does not mention. `changes`, `swaps`: words whose prepositions changed, and pairs that traded places.
+    """
 
-    def _soft(self) -> tuple[float, float]:
-        """Share of each side's weight that the other covers, a left-over word by its nearest word."""
-        a, b, aligned = self.a, self.b, self.alignment
-        covered = [1.0, 1.0]
-        sides = zip((aligned.left, aligned.right), (b.words, a.words), self._totals, strict=True)
-        for side, (words, others, total) in enumerate(sides):
-            if words and others:
-                nearest = self._words.similarities(words, others).max(axis=1).clip(0, 1)
-                lost = sum(self._words.weight(word) * (1 - near) for word, near in zip(words, nearest, strict=True))
-                covered[side] = 1 - lost / total
-            elif words:
-                covered[side] = 1 - sum(map(self._words.weight, words)) / total
-        return covered[0], covered[1]
+    aligned: Alignment
+    common: int
+    left: list[str]
+    right: list[str]
+    over: tuple[float, float]
+    totals: tuple[float, float]
+    shared: list[float]
+    comparable: bool
+    turning: int
+    opposed: bool
+    exchanged: bool
+    missing: tuple[int, int]
+    changes: int
+    swaps: int
 
-    def _substitutes(self) -> tuple[float, float, float]:
-        """Best and worst similarity of left-over words that face each other, and of the worst one that faces none."""
-        few, many = sorted((self.alignment.left, self.alignment.right), key=len)
-        others = self.b.words if many is self.alignment.left else self.a.words
-        if not many:
-            return 1.0, 1.0, 1.0
-        facing: list[float] = []
-        alone = set(range(len(many)))
-        if few:
-            table = self._words.similarities(few, many)
-            for _ in few:
-                row, column = np.unravel_index(int(np.argmax(table)), table.shape)
-                facing.append(float(table[row, column]))
-                table[row, :] = table[:, column] = -2.0
-                alone.discard(int(column))
-        fit = 1.0
-        if alone and others:
-            fit = float(self._words.similarities([many[at] for at in alone], others).max(axis=1).min())
-        elif alone:
-            fit = -1.0
-        return max(facing, default=1.0), min(facing, default=1.0), fit
 
-    @cached_property
-    def _roles(self) -> tuple[int, int]:
-        """Words whose prepositions changed, and pairs of them that traded places."""
-        a, b = self.a.roles, self.b.roles
-        changed = [word for word in a if word in b and not a[word] & b[word]]
-        swaps = sum(bool(a[x] & b[y] and a[y] & b[x]) for at, x in enumerate(changed) for y in changed[at + 1 :])
-        return len(changed), swaps
+def _compare(a: Reading, b: Reading, lexicon: Lexicon, table: WordTable) -> _Words:
+    aligned, weigh = align(a, b, lexicon, table), table.weight
+    tokens = apart(a.tokens, b.tokens)
+    paired = {word for pair in aligned.paired for word in pair}
+    left = [word for word in dict.fromkeys((*tokens[0], *aligned.left)) if word not in paired]
+    right = [word for word in dict.fromkeys((*tokens[1], *aligned.right)) if word not in paired]
+    over = sum(map(weigh, aligned.left)), sum(map(weigh, aligned.right))
+    totals = sum(map(weigh, a.words)) or 1.0, sum(map(weigh, b.words)) or 1.0
+    shared = sorted((1 - over[0] / totals[0], 1 - over[1] / totals[1]))
+    turning = lexicon.turning
+    changes, swaps = _role_changes(a.roles, b.roles)
+    return _Words(
+        aligned=aligned,
+        common=len(a.tokens) - len(tokens[0]),
+        left=left,
+        right=right,
+        over=over,
+        totals=totals,
+        shared=shared,
+        # In long texts that are worded differently, opposites and turned roles need not face each other.
+        comparable=max(len(a.tokens), len(b.tokens)) <= LONG or shared[0] >= ALIKE,
+        turning=abs(len(turning.intersection(left)) - len(turning.intersection(right))),
+        opposed=opposed(left, right, lexicon),
+        exchanged=not (tokens[0] or tokens[1]) and exchanged(a.tokens, b.tokens),
+        missing=(_unmentioned(a.names, aligned.left, b.tokens), _unmentioned(b.names, aligned.right, a.tokens)),
+        changes=changes,
+        swaps=swaps,
+    )
+
+
+def _units_differ(a: Reading, b: Reading, counted: frozenset[str]) -> bool:
+    ours, theirs = ({pair for pair in reading.measures if pair[1] in counted} for reading in (a, b))
+    return any(
+        number == other and unit != different and (number, unit) not in theirs
+        for number, unit in ours
+        for other, different in theirs
+    )
+
+
+def _covered(a: Reading, b: Reading, words: _Words, table: WordTable) -> tuple[float, float]:
+    """Share of each side's weight that the other covers, a left-over word by its nearest word; the larger one first."""
+    left, right = words.aligned.left, words.aligned.right
+    one = _coverage(left, b.words, words.totals[0], table)
+    other = _coverage(right, a.words, words.totals[1], table)
+    return max(one, other), min(one, other)
+
+
+def _coverage(left: Sequence[str], others: Sequence[str], total: float, table: WordTable) -> float:
+    if not left:
+        return 1.0
+    weights = [table.weight(word) for word in left]
+    if not others:
+        return 1 - sum(weights) / total
+    nearest = np.maximum.reduce(table.stack(left) @ table.stack(others).T, axis=1)
+    distance = 1 - np.minimum(np.maximum(nearest, 0), 1)
+    lost = np.add.accumulate(np.array(weights, dtype=np.float32) * distance)[-1]
+    return float(1 - lost / np.float32(total))
+
+
+def _substitutes(a: Reading, b: Reading, aligned: Alignment, table: WordTable) -> tuple[float, float, float]:
+    """Best and worst similarity of left-over words that face each other, and of the worst one that faces none."""
+    few, many = sorted((aligned.left, aligned.right), key=len)
+    others = b.words if many is aligned.left else a.words
+    if not many:
+        return 1.0, 1.0, 1.0
+    facing: list[float] = []
+    alone = set(range(len(many)))
+    if few:
+        # The best pair first, then the best of those words that are left, and so on.
+        near = (table.stack(few) @ table.stack(many).T).tolist()
+        cells = sorted((-value, row, column) for row, line in enumerate(near) for column, value in enumerate(line))
+        free = set(range(len(few)))
+        for value, row, column in cells:
+            if row in free and column in alone:
+                facing.append(-value)
+                free.discard(row)
+                alone.discard(column)
+    fit = 1.0
+    if alone and others:
+        unfaced = table.stack([many[at] for at in sorted(alone)])
+        fit = float(np.maximum.reduce(unfaced @ table.stack(others).T, axis=1).min())
+    elif alone:
+        fit = -1.0
+    return max(facing, default=1.0), min(facing, default=1.0), fit
+
+
+def _role_changes(a: Mapping[str, frozenset[str]], b: Mapping[str, frozenset[str]]) -> tuple[int, int]:
+    """Words whose prepositions changed, and pairs of them that traded places."""
+    changed = [word for word in a if word in b and not a[word] & b[word]]
+    swaps = 0
+    for at, x in enumerate(changed):
+        for y in changed[at + 1 :]:
+            swaps += bool(a[x] & b[y] and a[y] & b[x])
+    return len(changed), swaps
+
+
+def _kinds_conflict(kind: str, other: str) -> bool:
+    return kind != other and not _OPEN_KINDS & {kind, other} and frozenset((kind, other)) not in _NEAR_KINDS
 
 
 def exchanged(a: Sequence[str], b: Sequence[str]) -> bool:
@@ -222,7 +284,7 @@ def exchanged(a: Sequence[str], b: Sequence[str]) -> bool:
 
     A clause that only moved leaves nothing between the pieces, and around `and`, `or`, `vs` order means nothing.
     """
-    if sorted(a) != sorted(b) or a == b:
+    if a == b or sorted(a) != sorted(b):
         return False
     head = 0
     while a[head] == b[head]:
@@ -249,6 +311,10 @@ def _mentions(pieces: frozenset[str], there: Reading) -> bool:
     return all(piece in text for piece in pieces)
 
 
+def _unmentioned(names: frozenset[str], left: Sequence[str], there: Sequence[str]) -> int:
+    return sum([name in left and name not in there for name in names]) if names else 0
+
+
 def _frame(a: Sequence[str], b: Sequence[str]) -> tuple[int, list[int]]:
     """Equal tokens at both ends together, and how many lie between them on the shorter and the longer side."""
     shortest = min(len(a), len(b))
@@ -261,13 +327,14 @@ def _frame(a: Sequence[str], b: Sequence[str]) -> tuple[int, list[int]]:
     return head + tail, sorted((len(a) - head - tail, len(b) - head - tail))
 
 
-def _bigram_overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    left, right = set(pairwise(a)), set(pairwise(b))
-    union = len(left | right)
-    return len(left & right) / union if union else float(tuple(a) == tuple(b))
+def _bigram_overlap(a: Reading, b: Reading) -> float:
+    left, right = a.bigrams, b.bigrams
+    common = len(left & right)
+    union = len(left) + len(right) - common
+    return common / union if union else float(a.tokens == b.tokens)
 
 
-def _inversions(a: Sequence[str], b: Sequence[str], words: set[str] | frozenset[str]) -> float:
+def _inversions(a: Sequence[str], b: Sequence[str], words: frozenset[str]) -> float:
     """Share of the pairs of `words` that stand in another order in `b` than in `a`."""
     places = {word: at for at, word in enumerate(b)}
     order = [places[word] for word in dict.fromkeys(a) if word in words and word in places]

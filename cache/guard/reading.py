@@ -1,23 +1,21 @@
 """What the guard reads in one text: words, numbers, names, codes, quotes, polarity, kind of question."""
 
 import re
-import unicodedata
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from cache.guard.asking import CONSUMED, asks
 from cache.guard.lexicon import Lexicon
+from cache.guard.writing import identity_of, plain_text, quotes_of, tokens_of
 
 # What is longer is not judged: reading must stay well under a millisecond.
 MAX_CHARS = 1500
-# Words whose lemma is remembered.
-LEMMAS = 20_000
+# Tokens of which is remembered what they are, and the longest of them, in characters: 10 MB at most.
+REMEMBERED, LONGEST = 10_000, 32
 # Tokens behind a negator that it may turn: why is my phone not charging, why isn't my phone charging.
 REACH_OF_NOT = 5
-_QUOTE = re.compile(r'"([^"\n]{1,300})"|`([^`\n]{1,300})`|(?<![\w\'])\'([^\'\n]{2,300})\'(?![\w\'])')
-_TOKEN = re.compile(r"[$€£¥#]?\d{1,3}(?:,\d{3})+[^\s,;!?()\[\]{}<>\"`…|=*~]*|[^\s,;!?()\[\]{}<>\"`…|=*~]+")
 _NUMBER = re.compile(r"([$€£¥#]?)(-?\d{1,3}(?:,\d{3})+|-?\d+)(\.\d+)?(st|nd|rd|th)?([a-z°%$€£]*)", re.IGNORECASE)
 _COUNTED = re.compile(r"\d+(-[A-Za-z]+)+")
 _INSIDE = re.compile(r"[_./\\@&:#+\d]")
@@ -44,27 +42,32 @@ class Reading:
     `identity`: equal for texts that differ in case, spacing and final punctuation only. `tokens`: all words, spelled
     out. `names`: lemmas that are capitalised inside a sentence. `numbers`: as digits, sorted. `measures`: numbers with
     the word behind them. `negated`: content words within reach of a negator. `roles`: content word to the prepositions
-    it follows, "" for none. `kind`: see `asks`. `moment`: about the present moment. `judged`: English, and short enough
-    to be read whole.
+    it follows, "" for none. `kind`: see `asks`. `moment`: about the present moment. `judged`: there are words, all of
+    them read, and they are English.
     """
 
     identity: str
-    tokens: tuple[str, ...]
-    words: tuple[str, ...]
-    names: frozenset[str]
-    numbers: tuple[str, ...]
-    measures: frozenset[tuple[str, str]]
-    codes: frozenset[str]
-    quotes: frozenset[str]
-    negations: int
-    negated: frozenset[str]
-    roles: dict[str, frozenset[str]]
-    kind: str
-    moment: bool
-    judged: bool
+    tokens: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    numbers: tuple[str, ...] = ()
+    measures: frozenset[tuple[str, str]] = frozenset()
+    codes: frozenset[str] = frozenset()
+    quotes: frozenset[str] = frozenset()
+    negations: int = 0
+    negated: frozenset[str] = frozenset()
+    roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    kind: str = "say"
+    moment: bool = False
+    judged: bool = False
+
+    @cached_property
+    def bigrams(self) -> frozenset[tuple[str, str]]:
+        """Neighbours in `tokens`."""
+        return frozenset(pairwise(self.tokens))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Found:
     """Tokens under way: words in lower case, and which of them were written as names or codes."""
 
@@ -73,49 +76,97 @@ class _Found:
     codes: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What the lexicon and the vocabulary say of a token. `native`, `foreign`: a word of English, of other languages;
+    `known`: in the vocabulary, or native.
+    """
+
+    lemma: str
+    number: bool
+    content: bool
+    preposition: bool
+    article: bool
+    letters: bool
+    native: bool
+    foreign: bool
+    known: bool
+
+
 class Reader:
     """Reads texts with a lexicon and a vocabulary of known English words (lower case)."""
 
     def __init__(self, lexicon: Lexicon, vocabulary: Container[str]) -> None:
         self._lexicon, self._vocabulary = lexicon, vocabulary
         self._longest = max(map(len, lexicon.aliases))
-        self._openings = frozenset(alias[0] for alias in lexicon.aliases)
-        self.lemma = lru_cache(LEMMAS)(self._lemma)
+        # First words of aliases, and what may follow: "" where nothing needs to.
+        self._openings: dict[str, set[str]] = {}
+        for alias in lexicon.aliases:
+            self._openings.setdefault(alias[0], set()).add(alias[1] if len(alias) > 1 else "")
+        self._alone = {role: frozenset((role,)) for role in ("", *lexicon.prepositions)}
+        self._words = lru_cache(REMEMBERED)(self._word_of)
+        self._sorted = lru_cache(REMEMBERED)(self._sort_alone)
 
     def read(self, text: str) -> Reading:
-        """The reading of `text`. Pure; about 0.1 ms for a sentence."""
+        """The reading of `text`; of one that is too long, its identity only. Pure; well under 0.1 ms for a sentence."""
         plain = plain_text(text)
+        if len(text) > MAX_CHARS:
+            return Reading(identity_of(plain))
         found = _Found()
-        for token, opens in _tokens(plain):
-            self._sort(token, opens, found)
+        for token, opens in tokens_of(plain):
+            part = self._sorted(token, opens) if len(token) <= LONGEST else self._sort_alone(token, opens)
+            found.tokens += part.tokens
+            if part.names:
+                found.names |= part.names
+            if part.codes:
+                found.codes |= part.codes
         tokens = self._counted(self._spelled(found.tokens))
-        lemmas = [self.lemma(token) for token in tokens]
+        words = [self._about(token) for token in tokens]
+        written = words if tokens == found.tokens else [self._about(token) for token in found.tokens]
         kind = asks(tokens)
-        consumed = CONSUMED.get(kind, frozenset())
-        words = [
-            lemma
-            for token, lemma in zip(tokens, lemmas, strict=True)
-            if self._is_content(token, lemma) and lemma not in consumed
-        ]
-        numbers = [token for token in tokens if token[0].isdigit()]
-        alphabetic = [token for token in found.tokens if token.isalpha()]
-        shouted = len(found.names) > max(4, 0.6 * len(alphabetic))
+        consumed = CONSUMED.get(kind, ())
+        numbers = [token for token, word in zip(tokens, words, strict=True) if word.number]
+        negators = self._lexicon.negators
+        negations = 0 if negators.isdisjoint(tokens) else sum(token in negators for token in tokens)
         return Reading(
-            identity=_identity(plain),
+            identity=identity_of(plain),
             tokens=tuple(tokens),
-            words=tuple(words),
-            names=frozenset() if shouted else self._names(found.names),
+            words=tuple([word.lemma for word in words if word.content and word.lemma not in consumed]),
+            names=self._names(found.names, written) if found.names else frozenset(),
             numbers=tuple(sorted(numbers)),
-            measures=frozenset(pair for pair in pairwise(tokens) if pair[0][0].isdigit()),
+            measures=frozenset(pair for pair in pairwise(tokens) if pair[0][0].isdigit()) if numbers else frozenset(),
             codes=frozenset(found.codes),
-            quotes=frozenset(" ".join(filter(None, parts)).strip().casefold() for parts in _QUOTE.findall(plain)),
-            negations=sum(token in self._lexicon.negators for token in tokens),
-            negated=self._negated(tokens, lemmas),
-            roles=self._roles(tokens, lemmas),
+            quotes=quotes_of(plain),
+            negations=negations,
+            negated=self._negated(tokens, words) if negations else frozenset(),
+            roles=self._roles(tokens, words),
             kind=kind,
             moment=self._moment(tokens),
-            judged=len(text) <= MAX_CHARS and self._english(plain, found.tokens),
+            judged=bool(tokens) and _english(plain, written),
         )
+
+    def _about(self, token: str) -> _Word:
+        return self._words(token) if len(token) <= LONGEST else self._word_of(token)
+
+    def _word_of(self, token: str) -> _Word:
+        lexicon, lemma = self._lexicon, self._lemma(token)
+        number, native = token[0].isdigit(), token in lexicon.stop
+        return _Word(
+            lemma=lemma,
+            number=number,
+            content=not (number or native or lemma in lexicon.stop),
+            preposition=token in lexicon.prepositions,
+            article=token in lexicon.articles,
+            letters=token.isalpha(),
+            native=native,
+            foreign=token in lexicon.foreign,
+            known=native or lemma in self._vocabulary,
+        )
+
+    def _sort_alone(self, token: str, opens: bool) -> _Found:
+        found = _Found()
+        self._sort(token, opens, found)
+        return found
 
     def _lemma(self, word: str) -> str:
         """The dictionary form of a lower-case word, as far as endings tell."""
@@ -144,9 +195,6 @@ class Reader:
         )
         forms = [stem[:-1], stem] if doubled else [stem + "e", stem] if vowel_inside else [stem, stem + "e"]
         return next((form for form in forms if form in self._vocabulary and len(form) > 2), word)
-
-    def _is_content(self, token: str, lemma: str) -> bool:
-        return not (token[0].isdigit() or token in self._lexicon.stop or lemma in self._lexicon.stop)
 
     def _sort(self, token: str, opens: bool, found: _Found) -> None:
         lower = token.lower()
@@ -218,11 +266,19 @@ class Reader:
 
     def _spelled(self, tokens: Sequence[str]) -> list[str]:
         """The tokens with every alias replaced, longest phrase first."""
+        openings = self._openings
+        if openings.keys().isdisjoint(tokens):
+            return list(tokens)
         out: list[str] = []
         at = 0
         while at < len(tokens):
-            longest = min(self._longest, len(tokens) - at) if tokens[at] in self._openings else 0
-            for length in range(longest, 0, -1):
+            following = openings.get(tokens[at])
+            beside = tokens[at + 1] if at + 1 < len(tokens) else ""
+            if following is None or not ("" in following or beside in following):
+                out.append(tokens[at])
+                at += 1
+                continue
+            for length in range(min(self._longest, len(tokens) - at), 0, -1):
                 name = self._lexicon.aliases.get(tuple(tokens[at : at + length]))
                 if name is not None:
                     out += name
@@ -235,13 +291,16 @@ class Reader:
 
     def _counted(self, tokens: Sequence[str]) -> list[str]:
         """Number words as digits, units after a number by their name, and no `1` where a unit says as much."""
+        numbers = self._lexicon.numbers
+        if numbers.keys().isdisjoint(tokens) and not any(token[0].isdigit() for token in tokens):
+            return list(tokens)
         out: list[str] = []
         for at, token in enumerate(tokens):
-            digits = self._lexicon.numbers.get(token)
+            digits = numbers.get(token)
             counting = bool(out) and out[-1][0].isdigit()
             scale_alone = digits in _SCALE_WORDS and not counting
             if digits is not None and not scale_alone:
-                _append_number(out, digits, spoken=at > 0 and tokens[at - 1] in self._lexicon.numbers)
+                _append_number(out, digits, spoken=at > 0 and tokens[at - 1] in numbers)
             elif counting and token in self._lexicon.units:
                 if out[-1] == "1":
                     out.pop()
@@ -250,97 +309,70 @@ class Reader:
                 out.append(token)
         return out
 
-    def _names(self, names: set[str]) -> frozenset[str]:
+    def _names(self, names: set[str], written: Sequence[_Word]) -> frozenset[str]:
+        if len(names) > max(4, 0.6 * sum(word.letters for word in written)):
+            return frozenset()  # the whole text is shouted
         spelled = (self._lexicon.aliases.get((name,), (name,)) for name in names)
-        return frozenset(self.lemma(word) for words in spelled for word in words if word not in self._lexicon.stop)
+        return frozenset(
+            self._about(word).lemma for words in spelled for word in words if word not in self._lexicon.stop
+        )
 
-    def _roles(self, tokens: Sequence[str], lemmas: Sequence[str]) -> dict[str, frozenset[str]]:
-        roles: dict[str, set[str]] = {}
+    def _roles(self, tokens: Sequence[str], words: Sequence[_Word]) -> dict[str, frozenset[str]]:
+        roles: dict[str, frozenset[str]] = {}
         role, room = "", 0
-        for token, lemma in zip(tokens, lemmas, strict=True):
-            if token in self._lexicon.prepositions:
+        for token, word in zip(tokens, words, strict=True):
+            if word.preposition:
                 role, room = token, 4
-            elif self._is_content(token, lemma) or token[0].isdigit():
-                roles.setdefault(lemma, set()).add(role if room > 0 else "")
+            elif word.content or word.number:
+                alone = self._alone[role if room > 0 else ""]
+                held = roles.get(word.lemma)
+                roles[word.lemma] = alone if held is None else held | alone
                 room -= 1
-            elif token not in self._lexicon.articles:
+            elif not word.article:
                 role, room = "", 0
-        return {word: frozenset(found) for word, found in roles.items()}
+        return roles
 
     def _moment(self, tokens: Sequence[str]) -> bool:
+        moment = self._lexicon.moment
+        if moment.isdisjoint(tokens):
+            return False
         # A current account is no matter of time.
         following = [*tokens[1:], ""]
-        moment = self._lexicon.moment
         return any(
             word in moment and after not in ("account", "accounts")
             for word, after in zip(tokens, following, strict=True)
         )
 
-    def _negated(self, tokens: Sequence[str], lemmas: Sequence[str]) -> frozenset[str]:
-        words = set()
+    def _negated(self, tokens: Sequence[str], words: Sequence[_Word]) -> frozenset[str]:
+        turned: set[str] = set()
         for at, token in enumerate(tokens):
             if token in self._lexicon.negators:
-                span = slice(at + 1, at + 1 + REACH_OF_NOT)
-                words |= {
-                    lemma
-                    for word, lemma in zip(tokens[span], lemmas[span], strict=True)
-                    if self._is_content(word, lemma)
-                }
-        return frozenset(words)
+                turned |= {word.lemma for word in words[at + 1 : at + 1 + REACH_OF_NOT] if word.content}
+        return frozenset(turned)
 
-    def _english(self, plain: str, tokens: Sequence[str]) -> bool:
-        lexicon = self._lexicon
+
+def _english(plain: str, written: Sequence[_Word]) -> bool:
+    if plain.isascii():
+        if plain.lower() == plain.upper():
+            return True
+    else:
         letters = [char for char in plain if char.isalpha()]
         if not letters:
             return True
         if sum(not char.isascii() for char in letters) > 0.1 * len(letters):
             return False
-        alphabetic = [token for token in tokens if token.isalpha()]
-        native = sum(token in lexicon.stop for token in alphabetic)
-        foreign = sum(token in lexicon.foreign and token not in lexicon.stop for token in alphabetic)
-        shared = sum(token in lexicon.foreign and token in lexicon.stop for token in alphabetic)
-        known = sum(token in lexicon.stop or self.lemma(token) in self._vocabulary for token in alphabetic)
-        # Words that English shares with others count for English only where nothing else is foreign.
-        if foreign and foreign + shared >= native:
-            return False
-        return known >= (0.5 if native >= 0.2 * len(alphabetic) else 0.75) * len(alphabetic)
-
-
-def plain_text(text: str) -> str:
-    """Compatible characters as one (full-width digits, ligatures), typographic quotes as straight ones."""
-    if text.isascii():
-        return text.replace("``", '"').replace("''", '"').strip()
-    folded = unicodedata.normalize("NFKC", text).translate(_QUOTES)
-    return folded.replace("``", '"').replace("''", '"').strip()
-
-
-# Single and double typographic quotes; en dash, em dash, minus sign, soft hyphen.
-_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014\u2212", "''\"\"- -", "\u00ad")
-
-
-def _identity(plain: str) -> str:
-    if "\n" in plain:
-        # Indentation and line breaks can be code; only what is invisible at a line's end goes.
-        return "\n".join(line.rstrip() for line in plain.splitlines())
-    words = (token.lower() if token.strip(".,:;!?'\"-").isalpha() else token for token in plain.split())
-    return " ".join(words).rstrip(" .?!")
-
-
-def _tokens(plain: str) -> Iterator[tuple[str, bool]]:
-    """Each token and whether it opens a sentence."""
-    end = 0
-    opens = True
-    for match in _TOKEN.finditer(plain):
-        between = plain[end : match.start()]
-        if any(mark in between for mark in "!?\n"):
-            opens = True
-        token = match[0].strip(".:'-/&")
-        if token:
-            yield token, opens
-            opens = False
-        end = match.end()
-        if match[0].endswith((".", ":")):
-            opens = True
+    count = native = foreign = shared = known = 0
+    for word in written:
+        if word.letters:
+            count += 1
+            native += word.native
+            foreign += word.foreign and not word.native
+            shared += word.foreign and word.native
+            known += word.known
+    # Words that English shares with others count for English only where nothing else is foreign.
+    if foreign and foreign + shared >= native:
+        return False
+    return known >= (0.5 if native >= 0.2 * count else 0.75) * count
 
 
 def _append_number(out: list[str], digits: str, spoken: bool) -> None:

@@ -44,11 +44,8 @@ class WordTable:
         order = np.argsort(-(self._vectors[:-1] @ self._vectors[row]))[1 : count + 1]
         return [self._words[at] for at in order]
 
-    def similarities(self, left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
-        """Cosines, shape (len(left), len(right)); 0 where a word is unknown."""
-        return self._stack(left) @ self._stack(right).T
-
-    def _stack(self, words: Sequence[str]) -> NDArray[np.float32]:
+    def stack(self, words: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors, shape (len(words), dim); 0 where a word is unknown. The products of two stacks are cosines."""
         known = self._rows
         rows: NDArray[np.float32] = self._vectors[[known.get(word, -1) for word in words]]
         return rows

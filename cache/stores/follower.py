@@ -16,6 +16,7 @@ import numpy as np
 from cache.catalogue import Catalogue
 from cache.stores.base import Wording
 from cache.stores.scripts import FETCH, FOLLOW, LIST, Keys, is_id, shard_of
+from core.background import Background
 from core.clock import Clock
 from core.errors import DependencyFault
 from core.redis_link import Argument, RedisLink
@@ -55,7 +56,7 @@ class Follower:
         # The last event that the catalogue knows, by shard; None where it must be compared as a whole.
         self._seen: list[int | None] = [None] * len(keys)
         self._namespace: str | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
 
     @property
     def fault(self) -> str | None:
@@ -65,13 +66,11 @@ class Follower:
 
     def start(self) -> None:
         """Begin, in a task of its own."""
-        self._task = asyncio.create_task(self._live(), name="cache-follower")
+        self._background.start(self._live(), "cache-follower")
 
     async def aclose(self) -> None:
         """End the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.aclose()
 
     async def _live(self) -> None:
         while True:

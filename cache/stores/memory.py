@@ -1,9 +1,8 @@
 """Stored answers in this process: bounded in bytes and in vectors, least recently used first out."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from cache.catalogue import Catalogue
 from cache.stores.base import Entry, Sizes, Wording
@@ -15,8 +14,7 @@ OVERHEAD = 1400
 VECTOR_COPIES = 1.25
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An entry and the bytes it is counted with."""
 
     entry: Entry
@@ -36,8 +34,9 @@ class MemoryStore:
         self._max_bytes, self._max_vectors, self._lifetime = max_bytes, max_vectors, lifetime
         self._used: OrderedDict[str, Held] = OrderedDict()
         self._vectors: OrderedDict[str, None] = OrderedDict()
-        # Every entry lives equally long, so the order of arrival is the order of expiry.
-        self._arrived: dict[str, float] = {}
+        # Every entry lives equally long, so the order of arrival is the order of expiry. A plain dict would step over
+        # the places of all that have left from its front.
+        self._arrived: OrderedDict[str, float] = OrderedDict()
         self._bytes = self._evicted = self._expired = 0
 
     async def __aenter__(self) -> Self:
@@ -67,7 +66,8 @@ class MemoryStore:
     async def put(self, entry: Entry, wording: Wording | None) -> bool:
         """Adds or replaces; False where the entry is larger than the store."""
         self._sweep()
-        self._drop(entry.id)
+        if entry.id in self._used:
+            self._drop(entry.id)
         size = OVERHEAD + len(entry.body)
         if wording is not None:
             size += 2 * len(wording.text) + int(wording.vector.nbytes * VECTOR_COPIES)
@@ -78,8 +78,8 @@ class MemoryStore:
         self._bytes += size
         if wording is not None and entry.partition is not None:
             self._vectors[entry.id] = None
-        while len(self._vectors) > self._max_vectors:
-            self._evict(next(iter(self._vectors)))
+            while len(self._vectors) > self._max_vectors:
+                self._evict(next(iter(self._vectors)))
         while self._bytes > self._max_bytes:
             self._evict(next(iter(self._used)))
         if wording is not None and entry.partition is not None:
@@ -100,12 +100,13 @@ class MemoryStore:
 
     def _sweep(self) -> None:
         before = self._clock.monotonic() - self._lifetime
-        gone = []
+        gone: list[str] = []
         for key, arrived in self._arrived.items():
             if arrived > before:
                 break
             gone.append(key)
-        self._expired += sum(self._drop(key) for key in gone)
+        if gone:
+            self._expired += sum(self._drop(key) for key in gone)
 
     def _evict(self, key: str) -> None:
         self._evicted += self._drop(key)

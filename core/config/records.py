@@ -57,7 +57,8 @@ class Gateway(Record):
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
     workers: int = Field(1, ge=1)
-    """Gateway processes; this version runs one."""
+    """Gateway processes on one port. Each has queues, breakers and, in memory, a cache of its own; limits of keys need
+    a shared auth.store."""
     max_body_size: Size = 4 * 1024**2
     """Largest request body; larger ones are refused with 413."""
     metrics_port: int | None = Field(None, ge=1, le=65535)

@@ -10,7 +10,6 @@ from core.errors import Problem
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
     checks = [
-        ("gateway.workers", config.gateway.workers > 1, "1"),
         ("console.show_prompts", config.console.show_prompts, "false"),
     ]
     for name, tier in config.tiers.items():
@@ -18,11 +17,26 @@ def unsupported(config: Config) -> list[Problem]:
             (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
             (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
         ]
-    return [*_idle(config)] + [
+    return [*_idle(config), *_uncounted(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks
         if asked
     ]
+
+
+def _uncounted(config: Config) -> list[Problem]:
+    """Limits that several processes would count apart, each up to the whole limit."""
+    limited = [
+        key.name
+        for key in config.auth.keys
+        if (key.requests_per_minute, key.tokens_per_minute, key.concurrency, key.monthly_budget) != (None,) * 4
+    ]
+    if config.gateway.workers == 1 or config.auth.store != "memory" or not limited:
+        return []
+    message = (
+        f"{config.gateway.workers} workers count the limits of {limited[0]!r} apart in memory; legal with limits: "
+    )
+    return [Problem("auth.store", f"{message}redis://… (or gateway.workers: 1)")]
 
 
 def _idle(config: Config) -> list[Problem]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from core.background import Background
 from core.clock import Clock
 from core.errors import DependencyFault
 from core.redis_link import Argument, RedisLink, Script
@@ -120,22 +121,20 @@ class RedisLedger:
 
     def __init__(self, link: RedisLink, clock: Clock, lease: float) -> None:
         self._link, self._clock, self._lease = link, clock, lease
-        self._pending: set[asyncio.Task[None]] = set()
-        self._trials: asyncio.Task[None] | None = None
+        self._pending, self._trials = Background(), Background()
 
     async def __aenter__(self) -> Self:
-        self._trials = asyncio.create_task(self._look(), name="limits store")
+        self._trials.start(self._look(), "limits store")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pending:
-            await asyncio.wait(self._pending, timeout=FAREWELL)
-        tasks = [*self._pending, *([] if self._trials is None else [self._trials])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self._pending.settled()
+        await self._pending.aclose()
+        await self._trials.aclose()
 
     async def take(self, subject: str, mark: str, claims: Sequence[Claim]) -> Taken | Refusal:
         """All of the claims or none, among all gateways."""
@@ -153,9 +152,7 @@ class RedisLedger:
         """In the background; where Redis does not answer, the reservation stands."""
         if len(self._pending) >= MAX_PENDING:
             return
-        task = asyncio.create_task(self._settle(taken, changes), name="settle limits")
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        self._pending.start(self._settle(taken, changes), "settle limits")
 
     async def _settle(self, taken: Taken, changes: Sequence[int]) -> None:
         arguments: list[Argument] = [taken.mark, "" if taken.slot is None else taken.slot]

@@ -1,4 +1,8 @@
-"""Passive health of one server: what its recent calls say about it."""
+"""Passive health of one server: what its recent calls say about it.
+
+Not `core.breaker`, which counts short calls as they end: calls to a tier take minutes and overlap, so what one says
+about the server depends on when it began, and old ones must not outvote what has happened since.
+"""
 
 from collections import deque
 from typing import Literal
@@ -58,7 +62,8 @@ class Breaker:
 
     def succeeded(self, began: float) -> None:
         """The server did its part."""
-        self.unknown(began)
+        if self._trial_at is not None:
+            self.unknown(began)
         if self._opened_at is None:
             self._calls.append((self._clock.monotonic(), True))
         elif began >= self._opened_at:

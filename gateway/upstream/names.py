@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
+from core.background import Background
 from core.config.records import TierName
 from gateway.upstream.base import Server
 from gateway.upstream.replicas import Replicas
@@ -93,6 +94,7 @@ class Names:
     ) -> None:
         self._tiers, self._resolver, self._on_fault = tiers, resolver, on_fault
         self._sources: dict[Replicas, dict[str, Source]] = {replicas: {} for replicas in tiers}
+        self._background = Background()
 
     async def __aenter__(self) -> Self:
         for replicas, urls in self._tiers.items():
@@ -109,10 +111,7 @@ class Names:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [source.task for found in self._sources.values() for source in found.values() if source.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.aclose()
 
     def point(self, replicas: Replicas, urls: Iterable[str]) -> None:
         """These are the tier's addresses; those that stay keep their servers."""
@@ -141,7 +140,7 @@ class Names:
         if name is None:
             source.servers = (Server(url),)
         else:
-            source.task = asyncio.create_task(self._follow(replicas, source, name), name=f"name {name}")
+            source.task = self._background.start(self._follow(replicas, source, name), f"name {name}")
         return source
 
     async def _follow(self, replicas: Replicas, source: Source, name: str) -> None:

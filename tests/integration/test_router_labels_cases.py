@@ -107,6 +107,25 @@ async def test_a_comparison_delays_nobody_and_none_begins_where_the_tier_is_busy
         assert rows(path) == []
 
 
+async def test_a_comparison_gives_its_place_to_a_client_who_comes_to_wait(
+    engine: ScriptedEngine, frontier: ScriptedEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "labels.jsonl"
+    config = document(engine, frontier, path)
+    config["tiers"]["frontier"]["queue"] = {"max_inflight": 1}
+    frontier.next.append(Script(hang=True))
+    async with gateway(config) as stack:
+        await post(stack, auto("compared"))
+        await until(lambda: len(frontier.requests) == 1)
+        answer = await post(stack, {**auto("urgent"), "model": "frontier"})
+        assert (answer.status, len(frontier.requests)) == (200, 2)
+        assert rows(path) == []
+        # The next one is compared all the same.
+        await until(lambda: stack.process.services.tiers["frontier"].admission.inflight == 0)
+        await post(stack, auto("next"))
+        await until(lambda: len(rows(path)) == 1)
+
+
 async def test_a_frontier_tier_that_fails_ends_nothing(
     engine: ScriptedEngine, frontier: ScriptedEngine, tmp_path: Path
 ) -> None:

@@ -174,6 +174,10 @@ async def test_pings_reach_followers_that_wait(engine: ScriptedEngine) -> None:
             assert answer.body.startswith(b": ping\n\n")
             assert said(answer)
         assert len(engine.requests) == 1
+        # The head was sent before anybody could know that it would be a hit; the log knows how it ended.
+        assert {(answer.header("x-forebay-cache"), answer.header("age")) for answer in answers} == {("miss", None)}
+        await stack.idle()
+        assert sorted(line["cache"] for line in stack.lines()) == ["hit-exact", "hit-exact", "miss"]
 
 
 async def test_text_completions_share_as_well(stack: Stack, engine: ScriptedEngine) -> None:

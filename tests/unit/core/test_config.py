@@ -100,7 +100,6 @@ def test_all_faults_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("document", "path", "legal"),
     [
-        ({**with_tier(), "gateway": {"workers": 2}}, "gateway.workers", "1"),
         (with_tier(disaggregation={}), "tiers.small.disaggregation", "null"),
         (with_tier(adapters={"lora": "/p"}), "tiers.small.adapters", "{}"),
     ],
