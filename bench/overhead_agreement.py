@@ -2,13 +2,16 @@
 
     python -m bench.overhead_agreement [--rounds 9] [--concurrency 4] [--json]
 
-The same requests go to the scripted engine directly and through `forebay serve`, in turns, from a closed loop of clients
-with connections that stay open. Outside, the overhead is the mean time through the gateway less the mean time without
-it; inside, it is what the histogram's sum has grown by over what its count has. Every round gives a ratio, and the
-figure is the median, for each kind of request: `miss` (the exact cache on, no embedder, an engine that takes 20 ms),
-`stream` (the same as a stream of 32 chunks), `hit` (nothing is asked of the engine: outside is the whole time less that
-of the gateway's /health, which is a round trip without work). Takes about a minute; exits with 1 where inside and
-outside differ by more than 20 %.
+The same requests go through `forebay serve` and through a relay that only copies bytes (`bench.bare_relay`), in
+turns, from a closed loop of clients with connections that stay open. Outside, the overhead is the mean time through
+the gateway less the mean time through the bare relay: both are one more process on the way, so that what is left is
+what the gateway does, and not what a hop costs on this machine. Inside, it is what the histogram's sum has grown by
+over what its count has. Every round gives a ratio, and the figure is the median, for each kind of request: `miss`
+(the exact cache on, no embedder, an engine that takes 20 ms), `stream` (the same as a stream of 32 chunks), `hit`
+(nothing is asked of the engine, and one at a time: outside is the whole time less that of a constant answer of the
+bare relay). `hop_us` is what the bare relay costs against no relay. Takes about a minute; exits with 1 where inside
+and outside differ by more than 20 %. A machine that does other work needs `chrt -f 10` in front of it: what waits for
+a processor is late, wherever it waits.
 """
 
 import argparse
@@ -16,7 +19,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ import httpx
 import psutil
 import uvloop
 
-from bench.overhead import MODEL, Run, Target, document, free_port, serving, wait_ready
+from bench.overhead import MODEL, Target, document, free_port, serving, wait_ready
 
 # How far inside and outside may be apart, as a share of outside.
 TOLERANCE = 0.2
@@ -116,51 +118,60 @@ class Client(Target):
         return f"{head}{len(raw)}\r\n\r\n".encode() + raw
 
 
-class Idle(Target):
-    """A round trip without work."""
+class Nothing(Target):
+    """A constant answer of the bare relay."""
 
     def request(self, stream: bool, fresh: bool) -> bytes:
         """One request's bytes."""
         del stream, fresh
-        return b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n"
+        return b"GET /nothing HTTP/1.1\r\nhost: bench\r\n\r\n"
 
 
-async def measure(engine: str, gateway: str, rounds: int, concurrency: int) -> list[Round]:
-    """Every kind in every round."""
-    direct, through, idle = Client(engine), Client(gateway), Idle(gateway)
-    found: list[Round] = []
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as scraper:
+class Measurement:
+    """Every kind of request in turns: through the gateway, through the bare relay, and to the engine itself."""
 
-        async def read(cache: str) -> Reading:
-            return reading((await scraper.get(f"{gateway}/metrics")).text, cache)
+    def __init__(self, engine: str, bare: str, gateway: str, concurrency: int) -> None:
+        self._direct, self._bare, self._through = Client(engine), Client(bare), Client(gateway)
+        self._nothing, self._gateway, self._concurrency = Nothing(bare), gateway, concurrency
+        self.rounds: list[Round] = []
+        self.hops: list[float] = []
 
-        async def one(kind: str, cache: str, run: Callable[[Client], Any], without: Callable[[], Any]) -> None:
-            base: Run = await without()
-            before = await read(cache)
-            with_gateway: Run = await run(through)
-            inside = (await read(cache)).since(before)
-            found.append(Round(kind, inside, mean(with_gateway.whole) - mean(base.whole)))
+    async def run(self, rounds: int) -> None:
+        """One round more than asked for: in the first everything is used for the first time."""
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as scraper:
+            for _ in range(rounds + 1):
+                await self._passed_on("miss", SCRIPT, scraper, stream=False)
+                await self._passed_on("stream", STREAM, scraper, stream=True)
+                await self._hit(scraper)
+        del self.rounds[:3], self.hops[:2]
 
-        for number in range(rounds + 1):
-            for script, stream, kind in ((SCRIPT, False, "miss"), (STREAM, True, "stream")):
-                direct.script = through.script = script
+    async def _passed_on(self, kind: str, script: dict[str, Any], scraper: httpx.AsyncClient, *, stream: bool) -> None:
+        for client in (self._direct, self._bare, self._through):
+            client.script = script
+        direct = await self._direct.load(self._concurrency, SECONDS, stream=stream)
+        bare = await self._bare.load(self._concurrency, SECONDS, stream=stream)
+        before = await self._read(scraper, "miss")
+        through = await self._through.load(self._concurrency, SECONDS, stream=stream)
+        inside = (await self._read(scraper, "miss")).since(before)
+        self.hops.append(mean(bare.whole) - mean(direct.whole))
+        self.rounds.append(Round(kind, inside, mean(through.whole) - mean(bare.whole)))
 
-                def load(target: Client, stream: bool = stream) -> Any:
-                    return target.load(concurrency, SECONDS, stream=stream)
+    async def _hit(self, scraper: httpx.AsyncClient) -> None:
+        self._through.script = SCRIPT
+        await self._through.load(1, 0.1, fresh=False)
+        # One at a time: several that find the gateway busy would wait for each other.
+        bare = await self._nothing.load(1, SECONDS)
+        before = await self._read(scraper, "hit-exact")
+        through = await self._through.load(1, SECONDS, fresh=False)
+        inside = (await self._read(scraper, "hit-exact")).since(before)
+        self.rounds.append(Round("hit", inside, mean(through.whole) - mean(bare.whole)))
 
-                await one(kind, "miss", load, lambda load=load: load(direct))
-            direct.script = through.script = SCRIPT
-            again: Callable[[Client], Any] = lambda target: target.load(concurrency, SECONDS, fresh=False)  # noqa: E731
-            await again(through)
-            await one("hit", "hit-exact", again, lambda: idle.load(concurrency, SECONDS))
-            if number == 0:
-                # Everything has been used once.
-                found.clear()
-    return found
+    async def _read(self, scraper: httpx.AsyncClient, cache: str) -> Reading:
+        return reading((await scraper.get(f"{self._gateway}/metrics")).text, cache)
 
 
-def run(rounds: int, concurrency: int) -> list[Round]:
-    """Start engine and gateway on a core each, measure, and stop them."""
+def run(rounds: int, concurrency: int) -> Measurement:
+    """Start the engine on one core, gateway and bare relay on another, measure, and stop them."""
     cores = sorted(os.sched_getaffinity(0))
     gateway_core, load_core = cores[0], cores[-1]
     os.sched_setaffinity(0, {load_core})
@@ -169,6 +180,9 @@ def run(rounds: int, concurrency: int) -> list[Round]:
         command = [sys.executable, "-m", "bench.engine", "--model", MODEL, "--keep", "1"]
         engine = stack.enter_context(serving(command, load_core, folder / "engine.log"))
         engine_url = json.loads(cast("Any", engine.stdout).readline())["url"]
+        command = [sys.executable, "-m", "bench.bare_relay", "--to", engine_url]
+        bare = stack.enter_context(serving(command, gateway_core, folder / "bare.log"))
+        bare_url = json.loads(cast("Any", bare.stdout).readline())["url"]
         port = free_port()
         config = folder / "forebay.json"
         config.write_text(json.dumps(document(port, engine_url)), encoding="utf-8")
@@ -177,7 +191,9 @@ def run(rounds: int, concurrency: int) -> list[Round]:
         process = stack.enter_context(serving(serve, gateway_core, log))
         url = f"http://127.0.0.1:{port}"
         wait_ready(url, process, log)
-        return uvloop.run(measure(engine_url, url, rounds, concurrency))
+        measurement = Measurement(engine_url, bare_url, url, concurrency)
+        uvloop.run(measurement.run(rounds))
+        return measurement
 
 
 def main() -> int:
@@ -191,13 +207,15 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     given = parser.parse_args()
-    found = summary(run(given.rounds, given.concurrency))
+    measured = run(given.rounds, given.concurrency)
+    found, hop = summary(measured.rounds), median(measured.hops) * 1e6
     wrong = missed(found)
     if given.json:
-        print(json.dumps({"kinds": found, "missed": wrong}))
+        print(json.dumps({"kinds": found, "hop_us": hop, "missed": wrong}))
     else:
         for kind, figures in found.items():
             print(f"{kind:8}" + "".join(f"{name:>12} {value:10.2f}" for name, value in figures.items()))
+        print(f"hop_us  {hop:22.2f}")
         for message in wrong:
             print(f"missed: {message}", file=sys.stderr)
     return 1 if wrong else 0
