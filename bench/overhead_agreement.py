@@ -106,7 +106,7 @@ class Client(Target):
         super().__init__(url, process)
         self.script: dict[str, Any] = SCRIPT
 
-    def request(self, stream: bool, fresh: bool) -> bytes:
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
         """One request's bytes; `fresh`: a prompt that was never asked."""
         text = f"Which comes first? {next(self.numbers) if fresh else 'again'}"
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 200}
@@ -115,15 +115,15 @@ class Client(Target):
             body["stream"] = True
         raw = json.dumps(body).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-        return f"{head}{len(raw)}\r\n\r\n".encode() + raw
+        return f"{head}{len(raw)}\r\n{header}\r\n".encode() + raw
 
 
 class Nothing(Target):
     """A constant answer of the bare relay."""
 
-    def request(self, stream: bool, fresh: bool) -> bytes:
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
         """One request's bytes."""
-        del stream, fresh
+        del stream, fresh, header
         return b"GET /nothing HTTP/1.1\r\nhost: bench\r\n\r\n"
 
 

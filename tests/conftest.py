@@ -51,6 +51,7 @@ SLOW = (
     "integration/test_upstream_faults",
     "integration/test_workers",
     "unit/cache/test_growth",
+    "unit/capacity/test_fleet",
     "unit/capacity/test_calibrate",
     "unit/deploy/test_instance",
     "unit/router/test_conversations",

@@ -6,6 +6,7 @@ sectioning: the percentile of the whole run, with the spread of the batches' per
 Stochastic Simulation, III.3 to III.5).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,24 +48,36 @@ def mean_of(values: Values) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def percentile_of(values: Values, percent: float, ordered: Values | None = None) -> Estimate:
-    """A percentile (0 to 100) of at least one value in order of arrival; `ordered`: the same sorted, if at hand."""
-    whole = float(np.percentile(values, percent)) if ordered is None else at_rank(ordered, percent)
+def percentile_of(values: Values, percent: float) -> Estimate:
+    """A percentile (0 to 100) of at least one value in order of arrival."""
+    return percentiles_of(values, (percent,))[0]
+
+
+def percentiles_of(values: Values, percents: Sequence[float]) -> list[Estimate]:
+    """Several percentiles of at least one value in order of arrival."""
+    ordered = np.sort(values)
     size = len(values) // BATCHES
-    if size * min(percent, 100 - percent) < BEYOND * 100:
+    parts = np.sort(values[len(values) - size * BATCHES :].reshape(BATCHES, size), axis=1)
+    return [_sectioned(ordered, parts, percent) for percent in percents]
+
+
+def _sectioned(ordered: Values, parts: Values, percent: float) -> Estimate:
+    whole = float(_at_rank(ordered, percent))
+    if parts.shape[1] * min(percent, 100 - percent) < BEYOND * 100:
         return Estimate(whole, None, None)
-    parts = np.percentile(values[len(values) - size * BATCHES :].reshape(BATCHES, size), percent, axis=1)
-    spread = float(np.sqrt(((parts - whole) ** 2).sum() / (BATCHES * (BATCHES - 1))))
-    half = T_19 * spread * _widening(parts)
+    each = _at_rank(parts, percent)
+    spread = float(np.sqrt(((each - whole) ** 2).sum() / (BATCHES * (BATCHES - 1))))
+    half = T_19 * spread * _widening(each)
     return Estimate(whole, whole - half, whole + half)
 
 
-def at_rank(ordered: Values, percent: float) -> float:
-    """The percentile of sorted values, between neighbours in a straight line as numpy's."""
-    place = (len(ordered) - 1) * percent / 100
+def _at_rank(ordered: Values, percent: float) -> Values:
+    """The percentile of values sorted along their last axis, between neighbours in a straight line as numpy's."""
+    place = (ordered.shape[-1] - 1) * percent / 100
     low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+    high = min(low + 1, ordered.shape[-1] - 1)
+    between: Values = ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (place - low)
+    return between
 
 
 def _widening(parts: Values) -> float:

@@ -6,13 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from capacity.simulate.intervals import Estimate, mean_of, percentile_of
+from capacity.simulate.intervals import Estimate, mean_of, percentile_of, percentiles_of
 from capacity.simulate.world import DONE, REJECTED, TIMED_OUT, TOO_LONG, Records
 
 Values = NDArray[np.float64]
 
 METRICS = ("ttft", "tpot", "e2e")
 PERCENTS = (50, 90, 95, 99)
+_BETWEEN = {
+    "ttft": ("arrived", "first"),
+    "tpot": ("first", "finished"),
+    "e2e": ("arrived", "finished"),
+    "wait": ("arrived", "started"),
+}
 OUTCOMES = {DONE: "done", REJECTED: "rejected", TIMED_OUT: "timed_out", TOO_LONG: "too_long"}
 # Classes by length where the workload names none: a prompt or answer of at least this many tokens is long.
 LONG_PROMPT, LONG_OUTPUT = 512, 128
@@ -96,11 +102,23 @@ class Result:
 
         A single-token answer has no `tpot` and is left out of it.
         """
-        counted = self.done if rows is None else self.done & rows
-        if self.warmup > 0:
-            counted[: int(self.warmup * len(counted))] = False
-        records = self.records if counted.all() else self.records[counted]
-        return _metric(records, metric)
+        found, counted = self._all(metric)
+        if rows is not None:
+            counted = counted & rows
+        return found if counted.all() else found[counted]
+
+    def _all(self, metric: str) -> tuple[Values, NDArray[np.bool_]]:
+        """A value per request, and which of them count."""
+        if metric not in _BETWEEN:
+            raise ValueError(f"{metric!r} is not a metric; legal are {', '.join(_BETWEEN)}")
+        start, end = _BETWEEN[metric]
+        found: Values = self.records[end] - self.records[start]
+        counted = self.done
+        counted[: int(self.warmup * len(counted))] = False
+        if metric == "tpot":
+            counted &= (self.records["output"] > 1) & (found > 0)
+            found /= np.maximum(self.records["output"] - 1, 1)
+        return found, counted
 
     def mean(self, metric: str) -> Estimate:
         """Mean with its interval. Raises ValueError where no request has this metric."""
@@ -151,13 +169,13 @@ class Result:
         tokens = int(self.records["output"][self.done].sum())
         aims = slo.ttft_s is not None or slo.tpot_s is not None
         good = int(self.good(slo).sum()) if aims else None
-        totals = self.totals
+        totals, values = self.totals, {metric: self._all(metric) for metric in METRICS}
         return {
             "requests": len(self),
             "duration_s": duration,
             "throughput_rps": counts["done"] / duration if duration > 0 else None,
             "throughput_tok_s": tokens / duration if duration > 0 else None,
-            **{metric: _summary(self.values(metric), intervals=True) for metric in METRICS},
+            **{metric: _summary(found[counted], intervals=True) for metric, (found, counted) in values.items()},
             "goodput": None if good is None else good / len(self),
             "goodput_rps": None if good is None or duration <= 0 else good / duration,
             "slot_utilization": totals.slot_steps / totals.all_slot_steps if totals.all_slot_steps else None,
@@ -174,7 +192,10 @@ class Result:
                 {
                     "name": name,
                     "requests": int(rows.sum()),
-                    **{metric: _summary(self.values(metric, rows), intervals=False) for metric in METRICS},
+                    **{
+                        metric: _summary(found[counted & rows], intervals=False)
+                        for metric, (found, counted) in values.items()
+                    },
                 }
                 for name, rows in self.classes()
             ],
@@ -210,22 +231,6 @@ class Result:
             }
 
 
-def _metric(records: Records, metric: str) -> Values:
-    if metric == "ttft":
-        values = records["first"] - records["arrived"]
-    elif metric == "e2e":
-        values = records["finished"] - records["arrived"]
-    elif metric == "wait":
-        values = records["started"] - records["arrived"]
-    elif metric == "tpot":
-        several = (records["output"] > 1) & (records["finished"] > records["first"])
-        some = records if several.all() else records[several]
-        values = (some["finished"] - some["first"]) / (some["output"] - 1)
-    else:
-        raise ValueError(f"{metric!r} is not a metric; legal are ttft, tpot, e2e and wait")
-    return np.ascontiguousarray(values)
-
-
 def _some(values: Values, metric: str) -> Values:
     if not len(values):
         raise ValueError(f"no request has a {metric}")
@@ -235,12 +240,11 @@ def _some(values: Values, metric: str) -> Values:
 def _summary(values: Values, *, intervals: bool) -> dict[str, object]:
     if not len(values):
         return {"mean": None, **{f"p{percent}": None for percent in PERCENTS}}
-    ordered = np.sort(values)
-    mean = mean_of(values)
-    found = {percent: percentile_of(values, percent, ordered) for percent in PERCENTS}
-    summary: dict[str, object] = {"mean": mean.value, **{f"p{percent}": one.value for percent, one in found.items()}}
+    mean, found = mean_of(values), percentiles_of(values, PERCENTS)
+    named = {f"p{percent}": one for percent, one in zip(PERCENTS, found, strict=True)}
+    summary: dict[str, object] = {"mean": mean.value, **{name: one.value for name, one in named.items()}}
     if intervals:
-        summary["ci95"] = {"mean": _ends(mean), **{f"p{percent}": _ends(one) for percent, one in found.items()}}
+        summary["ci95"] = {"mean": _ends(mean), **{name: _ends(one) for name, one in named.items()}}
     return summary
 
 

@@ -13,6 +13,7 @@ from capacity.simulate.result import Result, Totals
 from capacity.simulate.world import DONE, Records, World, world_of
 from capacity.step_model import StepModel
 from capacity.workload import Requests, Workload
+from core.errors import ConfigError, Problem
 
 
 def run(
@@ -36,8 +37,10 @@ def run(
         result = _disaggregated(requests, scheduler, step_model, log_steps)
     else:
         result = _engine(requests, scheduler, step_model, log_steps)
-    mismatches = step_model.mismatches(scheduler.settings())
-    return replace(result, warmup=warmup, warnings=(*result.warnings, *(f"step model: {one}" for one in mismatches)))
+    warnings = [f"step model: {one}" for one in step_model.mismatches(scheduler.settings())]
+    if scheduler.prefix_cache and (requests.prefix is None or scheduler.kind in BATCHES):
+        warnings.append("prefix cache: without effect, these requests have no prefix blocks or are served in batches")
+    return replace(result, warmup=warmup, warnings=tuple(warnings))
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ def _disaggregated(requests: Requests, scheduler: Scheduler, model: StepModel, l
     connector answer. Bounds on waiting and time hold where a request enters, the prefill side. A prefill replica gives
     its blocks free when the prompt is computed, a decode replica takes its own when the request joins.
     """
+    if requests.clients is not None:
+        raise ConfigError([Problem("concurrency", "a closed loop is not simulated with disaggregated prefill")])
     front = replace(scheduler, kind="continuous", replicas=scheduler.prefill_replicas)
     prompts = replace(requests, output=np.ones_like(requests.output))
     first = world_of(prompts, front, model, front.replicas, log=log)

@@ -3,12 +3,12 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from forebay.commands import plan_batch, plan_kv
+from forebay.commands import plan_batch, plan_fleet, plan_kv
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-PARTS = (plan_batch, plan_kv)
+PARTS = (plan_batch, plan_kv, plan_fleet)
 
 
 def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -52,7 +52,12 @@ def url(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tier = {
         "model": MODEL,
         "source": PACKAGED,
-        "engine": {"logits_processors": ["deploy.brevity:Brevity"], "additional_config": {"brevity": 32}},
+        "engine": {
+            "logits_processors": ["deploy.brevity:Brevity"],
+            "additional_config": {"brevity": 32},
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "hermes",
+        },
         "capabilities": ["text", "tools", "json"],
         "queue": {"max_inflight": 8, "max_waiting": 256, "max_wait": "5m"},
         "timeout": {"first_token": "5m", "idle": "2m"},

@@ -30,11 +30,15 @@ class Sequence:
 
 @dataclass
 class PlainEngine:
-    """One replica of `continuous` or `chunked`, fed by an open loop. Prefix blocks have `prefix_tokens` tokens."""
+    """One replica of `continuous` or `chunked`, fed by an open loop. Prefix blocks have `prefix_tokens` tokens.
+
+    `given`: prompts come with their KV cache computed, but for their last token.
+    """
 
     scheduler: Scheduler
     model: StepModel
     prefix_tokens: int = 0
+    given: bool = False
     queue: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)  # in order of admission
     users: dict[int, int] = field(default_factory=dict)  # of each prefix block in the cache
@@ -91,7 +95,8 @@ class PlainEngine:
             cached = min(self.hits(one) * self.prefix_tokens, goal - 1) if self.prefix_tokens else 0
             fresh = goal - cached
             alone = fresh > self.scheduler.token_budget and not prefilling
-            if fresh > budget and self.scheduler.kind != "chunked" and not alone:
+            given = self.given and not one.preempted
+            if fresh > budget and self.scheduler.kind != "chunked" and not alone and not given:
                 break
             if not self.take(one, goal):
                 break
@@ -99,6 +104,11 @@ class PlainEngine:
             self.running.append(one)
             one.started = now if one.started < 0 else one.started
             one.computed = cached
+            if given:
+                one.computed, one.decoding = one.prompt - 1, True
+                work.append((one, 1))
+                budget -= 1
+                continue
             tokens = min(fresh, budget) if self.scheduler.kind == "chunked" else fresh
             work.append((one, tokens))
             budget -= tokens
