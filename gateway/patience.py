@@ -38,8 +38,10 @@ class Patience:
         now = self._clock.monotonic()
         self._content = False
         self._due = now + self._limits.first_token
+        if self._since is None:
+            self._since = now
         if self._timer is None:
-            self._ends, self._since = now + self._limits.total, now
+            self._ends = now + self._limits.total
         else:
             self._timer.cancel()
         self._arm(now)
