@@ -142,8 +142,7 @@ async def opened(
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration, beside other workers. Raises ConfigError for what cannot be read."""
-    clock = clock or SystemClock()
-    metrics = Metrics()
+    clock, metrics = clock or SystemClock(), Metrics()
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     journal = Journal(clock, write)
