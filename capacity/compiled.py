@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,8 +20,10 @@ def compiled(function: F) -> F:
     the same input gives the same bytes.
     """
     dispatcher = njit(function)
-    # What `cache=True` does, with a key that knows the inlined functions too.
-    dispatcher._cache = _Cache(function)  # noqa: SLF001 - numba has no public way to say what a function depends on
+    # Where no folder can be written to, every process compiles for itself.
+    with suppress(RuntimeError):
+        # What `cache=True` does, with a key that knows the functions it calls too.
+        dispatcher._cache = _Cache(function)  # noqa: SLF001 - numba has no public way to say what a function depends on
     return cast("F", dispatcher)
 
 
@@ -30,14 +33,14 @@ def aside(function: F) -> F:
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]  # numba ships without types
-    """Numba's cache on disk, whose entries also die when a source file of this package changes."""
+    """Numba's cache on disk, whose entries also die when another file in the function's folder changes."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+        self._folder = Path(function.__code__.co_filename).parent
 
     def _index_key(self, *arguments: Any) -> tuple[object, ...]:
-        return (*super()._index_key(*arguments), _sources())
-
-
-def _sources() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        digest = hashlib.sha256()
+        for path in sorted(self._folder.glob("*.py")):
+            digest.update(path.read_bytes())
+        return (*super()._index_key(*arguments), digest.hexdigest())

@@ -56,7 +56,9 @@ class Scheduler:
         problems = [*self._words(), *self._numbers()]
         if self.kind == "window" and self.max_wait_s is None:
             problems.append(Problem("max_wait", "missing; a window needs the time after which it closes"))
-        if self.kind in ("continuous", "chunked", "disaggregated"):
+        if self.kind in BATCHES and self.queue_timeout_s is not None:
+            problems.append(Problem("queue_timeout", "is for engines; a batch server has only --max-waiting"))
+        if self.kind not in BATCHES:
             if self.dispatch == "shared":
                 problems.append(Problem("dispatch", "shared is for batches; an engine has its own queue"))
             if self.token_budget < self.max_num_seqs:

@@ -31,13 +31,12 @@ class PrefixBlocks:
 class Clients:
     """Bounded senders: at most `in_flight` requests at a time; who has an answer waits `think_s` before the next one.
 
-    With all arrivals at 0 this is a closed loop of `in_flight` clients, the first requests spread over `ramp_s`; with
-    later arrivals it is a load generator that falls behind its schedule when it runs out of connections.
+    With all arrivals at 0 this is a closed loop of `in_flight` clients; with later arrivals it is a load generator that
+    falls behind its schedule when it runs out of connections.
     """
 
     in_flight: int
     think_s: float = 0.0
-    ramp_s: float = 0.0
 
 
 @dataclass(frozen=True)

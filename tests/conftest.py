@@ -37,6 +37,7 @@ SLOW = (
     "integration/test_limits",
     "integration/test_load_cases",
     "integration/test_names",
+    "integration/test_openapi_examples",
     "integration/test_reload",
     "integration/test_router_label",
     "integration/test_routing_cases",

@@ -103,7 +103,7 @@ def hall_of(requests: Requests, scheduler: Scheduler, model: StepModel, log: int
         state,
         np.zeros((lines, servers), dtype=SERVER),
         np.zeros((lines, len(requests) + 1 if policy in (FIXED, CLOSE) else 1), dtype=CLOSED),
-        np.linspace(0, clients.ramp_s, clients.in_flight, endpoint=False) if clients else np.zeros(0),
+        np.zeros(clients.in_flight if clients else 0),
         np.zeros(1, dtype=BATCH),
         np.zeros(log, dtype=STEP),
     )

@@ -104,7 +104,7 @@ def _together(
         served = (moved["outcome"] == DONE).sum()
         totals = totals.plus(part.totals)
         totals = replace(totals, in_system=totals.in_system + float(served) * fleet.overhead_s)
-        before += fleet.small.scheduler.replicas
+        before = int(max(moved["replica"].max(), log["replica"].max(initial=-1))) + 1
     names: tuple[str, ...] = WAYS
     group = way
     if requests.names:

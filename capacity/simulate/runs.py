@@ -37,8 +37,10 @@ def run(
         result = _disaggregated(requests, scheduler, step_model, log_steps)
     else:
         result = _engine(requests, scheduler, step_model, log_steps)
-    mismatches = step_model.mismatches(scheduler.settings())
-    return replace(result, warmup=warmup, warnings=(*result.warnings, *(f"step model: {one}" for one in mismatches)))
+    warnings = [f"step model: {one}" for one in step_model.mismatches(scheduler.settings())]
+    if scheduler.prefix_cache and (requests.prefix is None or scheduler.kind in BATCHES):
+        warnings.append("prefix cache: without effect, these requests have no prefix blocks or are served in batches")
+    return replace(result, warmup=warmup, warnings=tuple(warnings))
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def world_of(
         _slots(replicas, scheduler.max_num_seqs),
         _tables(limits, requests, replicas),
         _prefix(prefix, replicas),
-        np.linspace(0, clients.ramp_s, clients.in_flight, endpoint=False) if clients else np.zeros(1),
+        np.zeros(clients.in_flight if clients else 1),
         np.zeros(log, dtype=STEP),
     )
 

@@ -130,5 +130,7 @@ def test_a_window_without_its_time_and_a_shared_engine_are_refused() -> None:
         Scheduler("window")
     with pytest.raises(ConfigError, match="dispatch"):
         Scheduler("continuous", dispatch="shared")
+    with pytest.raises(ConfigError, match="queue_timeout"):
+        Scheduler("static", queue_timeout_s=1.0)
     with pytest.raises(ConfigError, match="max_num_batched_tokens"):
         Scheduler("chunked", max_num_seqs=300, max_num_batched_tokens=256)
