@@ -1,5 +1,6 @@
 """An inference request, parsed once at the edge and read by cache, router and gateway."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -79,6 +80,37 @@ class InferenceRequest:
             if message.get("role") in _TOOL_ROLES or message.get("tool_calls") or message.get("function_call"):
                 return True
         return False
+
+    @once
+    def turns(self) -> "Turns":
+        """What the conversation is known by. Worked out once: it reads the whole history."""
+        messages = self.messages
+        users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+        if not users:
+            return Turns(None, None)
+        # After the assistant's or a tool's message the last user turn is the previous one.
+        ends = users[-1:] if users[-1] < len(messages) - 1 else users[-2:]
+        digest, start, found = hashlib.sha256(), 0, []
+        for end in ends:
+            written = orjson.dumps(messages[start : end + 1], option=orjson.OPT_SORT_KEYS)
+            # Without the brackets, so that parts add up to the whole.
+            digest.update(memoryview(written)[1:-1])
+            found.append(digest.digest())
+            digest.update(b",")
+            start = end + 1
+        opening = len(users) == 1 and ends[0] == len(messages) - 1
+        return Turns(None if opening else found[0], found[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Digests of a conversation's messages: up to the user's previous turn, and up to the last one.
+
+    `previous` is the `last` of the request before, as clients send the whole history each time. None: no such turn.
+    """
+
+    previous: bytes | None
+    last: bytes | None
 
 
 def content_text(content: JsonValue) -> str | None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from core.errors import DependencyFault, NotFound, RequestError, Unavailable
+from core.errors import DependencyFault, MethodNotAllowed, NotFound, RequestError, Unavailable
 from core.request import RouteKind
 from gateway import envelope
 from gateway.account import Account
@@ -31,14 +31,6 @@ HOT: Mapping[str, RouteKind] = {"/v1/chat/completions": "chat", "/v1/completions
 EXPLAIN = "/v1/explain"
 FEEDBACK = "/v1/feedback"
 MODELS = "/v1/models"
-
-
-class MethodNotAllowed(RequestError):
-    """The path exists, but not for this method."""
-
-    status = 405
-    type = "invalid_request_error"
-    code = "method_not_allowed"
 
 
 class Application:
@@ -65,7 +57,7 @@ class Application:
         services.siblings.answering(among)
         self._pass = PassThrough(services).answer
         own_port = services.config.gateway.metrics_port is not None
-        routes = [*health.routes(services, metrics=not own_port), *openapi.routes()]
+        routes = [*health.routes(services, metrics=not own_port), *openapi.routes(services)]
         self._starlette = starlette([*routes, *models.routes(services), *admin.routes(services)])
         self._services = services
 
@@ -116,7 +108,7 @@ class Application:
 
 
 async def _only_post(exchange: Exchange, _account: Account, _block: Interruptible) -> None:
-    raise MethodNotAllowed(f"{exchange.path} takes POST, not {exchange.method}")
+    raise MethodNotAllowed(f"{exchange.path} takes POST, not {exchange.method}", "POST")
 
 
 def starlette(routes: list[Route]) -> App:
@@ -142,7 +134,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     allowed = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     fault: RequestError = NotFound(f"{request.method} {request.url.path} does not exist")
     if status == 405:
-        fault = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+        fault = MethodNotAllowed(f"{request.url.path} does not take {request.method}", allowed.get("Allow", "GET"))
     return Response(envelope.body(fault), fault.status, allowed, media_type="application/json")
 
 

@@ -17,6 +17,7 @@ from gateway.exchange import Exchange
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
+from gateway.settle import cost
 from gateway.upstream.base import ConnectTimeout
 from router.decision import Decision
 
@@ -102,6 +103,8 @@ class Cascade:
             metrics.tokens("small", "input").inc(ear.usage.input)
             metrics.tokens("small", "output").inc(ear.usage.output)
             metrics.tokens("small", "cached").inc(ear.usage.cached)
+            price = self._services.tiers["small"].settings.price
+            self._services.savings.lost(cost(price, ear.usage.input, ear.usage.output))
 
     async def _escalate(
         self, work: Work, exchange: Exchange, account: Account, block: Interruptible, remember: Remember

@@ -24,6 +24,9 @@ class Plan(NamedTuple):
     ask: str | None
 
 
+NOTHING = Plan(None, False, None)
+
+
 class Chooser:
     """Decides the tier of a request, and remembers it for the conversation."""
 
@@ -45,7 +48,7 @@ class Chooser:
         if self._semantic and question is not None and question.bypass is None and asked.controls.semantic:
             text = question.text
         if asked.target.tier is not None:
-            return Plan(text, text is not None, None)
+            return NOTHING if text is None else Plan(text, True, None)
         scored = ask(asked.request)
         # An approval ("yes, do it") is scored by what it refers to, which is not what the cache would compare.
         return Plan(scored, text is not None and text == scored, scored)

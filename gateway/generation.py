@@ -250,9 +250,9 @@ class Generation:
             return assembler.whole()
         if answer is None:
             self._stored.skipped(reason or "incomplete_stream")
-        else:
-            await self._keep(work, answer)
-        return assembler.whole()
+            return assembler.whole()
+        await self._keep(work, answer)
+        return answer
 
     def _stream_head(self, exchange: Exchange, account: Account, passed: Headers) -> Headers:
         account.event_stream = True
@@ -282,7 +282,7 @@ class Generation:
             work.gate.settings.price, usage.input, usage.output
         )
         if saved > 0:
-            self._services.metrics.saved_cost("router").inc(saved)
+            self._services.savings.saved(saved)
 
 
 def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:

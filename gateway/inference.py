@@ -56,6 +56,7 @@ class Inference:
         services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
+            self._reader.expect(raw, exchange.headers, asked)
             self._chooser.remember(asked, hit.tier)
             await self._stored.replay(hit, asked.request, exchange, account)
             return

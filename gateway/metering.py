@@ -31,7 +31,9 @@ class Look(Enum):
 
 
 class Collector(Protocol):
-    """Takes the data of every event of a stream, to make the whole answer of it."""
+    """Takes every event of a stream, to make the whole answer of it: parsed, or as data where it is not JSON."""
+
+    def take(self, chunk: JsonValue, size: int) -> None: ...
 
     def feed(self, event_data: bytes) -> None: ...
 
@@ -62,16 +64,19 @@ class StreamMeter:
         """What the event with this data is."""
         if data is None:
             return Look.QUIET
-        if self._collector is not None:
-            self._collector.feed(data)
-        if data.strip() == DONE:
-            self.done = True
-            return Look.DONE
+        collector = self._collector
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:
+            if collector is not None:
+                collector.feed(data)
+            if data.strip() == DONE:
+                self.done = True
+                return Look.DONE
             # Not ours to judge; the client gets it as it is.
             return Look.CONTENT
+        if collector is not None:
+            collector.take(chunk, len(data))
         if not isinstance(chunk, dict):
             return Look.CONTENT
         choices = chunk.get("choices")
@@ -108,6 +113,8 @@ class StreamMeter:
 def _says_something(choice: Mapping[str, JsonValue]) -> bool:
     delta = choice.get("delta")
     if isinstance(delta, dict):
+        if delta.get("content"):
+            return True
         return any(value for name, value in delta.items() if name != "role")
     return bool(choice.get("text"))
 

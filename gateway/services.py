@@ -33,6 +33,7 @@ from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
 from gateway.pool import MetricsPool
 from gateway.probes import Probes
+from gateway.savings import Savings
 from gateway.settle import Settlement
 from gateway.shadow import Shadow
 from gateway.siblings import Alone, Siblings
@@ -104,6 +105,7 @@ class Services:
     breakers: Mapping[str, Breaker]
     pool: MetricsPool
     tracer: Tracer | None
+    savings: Savings
     load: Load = field(default_factory=Load)
 
     @property
@@ -186,6 +188,7 @@ async def opened(
             breakers=breakers,
             pool=await stack.enter_async_context(pooling),
             tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
+            savings=Savings(metrics.saved_cost("router")),
         )
 
 

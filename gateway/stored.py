@@ -8,6 +8,7 @@ from cache.question import Question
 from cache.response_cache import ResponseCache, SemanticLookup
 from core.clock import Clock
 from core.config import Config, TierName
+from core.config.records import Price
 from core.embedder import Embedding
 from core.errors import DependencyFault
 from core.request import InferenceRequest
@@ -32,7 +33,7 @@ class StoredAnswers:
         self._not_asked = metrics.lookups("semantic", "bypass")
         self._exact = config.cache.exact.enabled
         self._semantic = config.cache.semantic
-        self._prices = {name: tier.price for name, tier in config.tiers.items()}
+        self._prices: dict[str, Price] = {name: tier.price for name, tier in config.tiers.items()}
 
     async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
         """The answer to this very question."""
@@ -142,7 +143,7 @@ class StoredAnswers:
         if usage is None:
             return
         self._metrics.saved_tokens(hit.layer).inc(usage.input + usage.output)
-        price = next((price for name, price in self._prices.items() if name == hit.tier), None)
+        price = self._prices.get(hit.tier)
         if price is not None:
             self._metrics.saved_cost(hit.layer).inc(cost(price, usage.input, usage.output))
 

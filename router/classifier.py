@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from router.artefact import Artefact, Recipe, mark, read
-from router.features import extract, legible
+from router.features import look
 from router.mixture import Array, joined, scaled
 
 
@@ -39,6 +39,11 @@ class Classifier:
             return cls(read(path))
         with importlib.resources.as_file(importlib.resources.files("router") / "default.json") as shipped:
             return cls(read(shipped))
+
+    @property
+    def artefact(self) -> Artefact:
+        """What it was made of."""
+        return self._artefact
 
     @property
     def embedder(self) -> str:
@@ -72,23 +77,20 @@ class Classifier:
         `text`: the user's ask alone. `vector`: its embedding, shape (dim,), norm 1, of the model named by `embedder`;
         None where it is not at hand. Raises ValueError for a vector of another length.
         """
-        model = self._artefact
-        features = scaled(extract(text)[np.newaxis], model.mean, model.scale)
-        plain = float(model.plain.logits(features)[0])
-        if vector is None:
-            return Score(_probability(plain), familiar=False)
-        if vector.shape != (model.dim,):
+        model, seen = self._artefact, look(text)
+        features = scaled(seen.features, model.mean, model.scale)
+        if vector is not None and vector.shape != (model.dim,):
             raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
-        if not legible(text):
-            return Score(_probability(plain), familiar=False)
-        full = float(model.full.logits(joined(vector[np.newaxis], features))[0])
+        if vector is None or not seen.legible:
+            return Score(_probability(model.plain.logit(features)), familiar=False)
+        full = model.full.logit(joined(vector, features))
         if self.nearness(vector) < model.familiar_at:
-            return Score(_probability((full + plain) / 2), familiar=False)
+            return Score(_probability((full + model.plain.logit(features)) / 2), familiar=False)
         return Score(_probability(full), familiar=True)
 
     def nearness(self, vector: Array) -> float:
         """The best cosine between a vector and what stands for the training data."""
-        return float((self._artefact.prototypes @ vector).max())
+        return float(np.vecdot(self._artefact.prototypes, vector).max())
 
 
 def _probability(logit: float) -> float:

@@ -5,7 +5,7 @@ needs is out; a conversation never moves down; the rest is the complexity score 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +46,8 @@ _APPROVAL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _LONGEST_APPROVAL = 60
+# Words are counted in pieces of so many characters.
+_PIECE = 4096
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,9 @@ def _able(
             )
         lost = lost or (need if len(left) < len(able) else None)
         able = left
-    fitting = [name for name in able if _may_fit(request, tiers[name].context)]
+    texts = _texts(request)
+    chars = sum(map(len, texts))
+    fitting = [name for name in able if _may_fit(request, texts, chars, tiers[name].context)]
     if not fitting:
         raise BadRequest(
             f"the request is longer than the context of {_named(able)}",
@@ -177,7 +181,7 @@ def _structured(request: InferenceRequest) -> bool:
     return not _STRUCTURED.isdisjoint(body) and any(body.get(field) is not None for field in _STRUCTURED)
 
 
-def _may_fit(request: InferenceRequest, context: int | None) -> bool:
+def _may_fit(request: InferenceRequest, texts: Sequence[str], chars: int, context: int | None) -> bool:
     """False only where the request certainly exceeds the context.
 
     Tokenizers split at white space, so a text has at least as many tokens as words; the engine adds the answer's room.
@@ -186,11 +190,25 @@ def _may_fit(request: InferenceRequest, context: int | None) -> bool:
         return True
     wanted = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
     room = context - (wanted if isinstance(wanted, int) else 0)
-    texts = _texts(request)
     # A word and the space behind it are two characters: shorter texts need no counting.
-    if sum(map(len, texts)) <= 2 * room:
+    if chars <= 2 * room:
         return True
-    return sum(len(text.split()) for text in texts) <= room
+    for text in texts:
+        for words in _words(text):
+            room -= words
+            if room < 0:
+                return False
+    return room >= 0
+
+
+def _words(text: str) -> Iterator[int]:
+    """How many words the text has, piece by piece, so that nobody counts further than the room there is."""
+    inside = False
+    for start in range(0, len(text), _PIECE):
+        piece = text[start : start + _PIECE]
+        # A word that goes on from the piece before was counted there.
+        yield len(piece.split()) - (inside and not piece[0].isspace())
+        inside = not piece[-1].isspace()
 
 
 def _texts(request: InferenceRequest) -> list[str]:

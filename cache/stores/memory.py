@@ -34,8 +34,9 @@ class MemoryStore:
         self._max_bytes, self._max_vectors, self._lifetime = max_bytes, max_vectors, lifetime
         self._used: OrderedDict[str, Held] = OrderedDict()
         self._vectors: OrderedDict[str, None] = OrderedDict()
-        # Every entry lives equally long, so the order of arrival is the order of expiry.
-        self._arrived: dict[str, float] = {}
+        # Every entry lives equally long, so the order of arrival is the order of expiry. A plain dict would step over
+        # the places of all that have left from its front.
+        self._arrived: OrderedDict[str, float] = OrderedDict()
         self._bytes = self._evicted = self._expired = 0
 
     async def __aenter__(self) -> Self:

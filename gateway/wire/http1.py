@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.envelope import Headers
@@ -38,7 +39,7 @@ class HttpWire:
     """
 
     __slots__ = (
-        "_connection", "_expects", "_flow", "_transport", "_waiter", "_watched", "body", "disconnected",
+        "_body", "_connection", "_expects", "_flow", "_transport", "_waiter", "_watched", "disconnected",
         "head", "keep_alive", "more_body", "path", "response_complete", "response_started", "task",
     )  # fmt: skip
 
@@ -49,10 +50,10 @@ class HttpWire:
         self._expects = connection.expect_100_continue
         self._waiter: asyncio.Future[None] | None = None
         self._watched: Trippable | None = None
+        self._body = b""
         self.path, self.head = path, head
         self.task: asyncio.Task[None] | None = None
         # What uvicorn's connection reads and sets.
-        self.body = bytearray()
         self.more_body = True
         self.disconnected = self.response_started = self.response_complete = False
         self.keep_alive = keep_alive
@@ -74,8 +75,15 @@ class HttpWire:
         """The body, where no more of it will come."""
         if self.more_body or self.disconnected:
             return None
-        body, self.body = bytes(self.body), bytearray()
+        body, self._body = self._body, b""
         return body
+
+    def feed(self, part: bytes) -> int:
+        """A part of the body has come; the bytes that wait to be taken."""
+        self._body = self._body + part if self._body else part
+        if self._waiter is not None:
+            self.set()
+        return len(self._body)
 
     async def receive(self) -> tuple[bytes, bool]:
         """The next part of the body."""
@@ -83,7 +91,7 @@ class HttpWire:
             self._transport.write(CONTINUE)
         self._expects = False
         self._flow.resume_reading()
-        while self.more_body and not self.body and not self.disconnected:
+        while self.more_body and not self._body and not self.disconnected:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -91,7 +99,7 @@ class HttpWire:
                 self._waiter = None
         if self.disconnected:
             raise ClientGone
-        body, self.body = bytes(self.body), bytearray()
+        body, self._body = self._body, b""
         return body, self.more_body
 
     def watch(self, block: Trippable | None) -> None:
@@ -198,10 +206,18 @@ class Http1Connection(HttpToolsProtocol):
             answering.disconnected = True
             answering.message_event.set()
 
+    def on_message_begin(self) -> None:
+        """A request begins. Its ASGI scope is made when it turns out to need one."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
     def on_headers_complete(self) -> None:
         """The head of a request is complete."""
         path = self.app.hot.get(self.url)
         if path is None or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers.extend(headers)
             super().on_headers_complete()
             return
         keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
@@ -214,6 +230,23 @@ class Http1Connection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, cast("Any", self.app)))
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a request's body."""
+        wire = cast("RequestResponseCycle | HttpWire", self.cycle)
+        if not isinstance(wire, HttpWire):
+            super().on_body(body)
+        elif not wire.response_complete and wire.feed(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """A request has come whole."""
+        wire = cast("RequestResponseCycle | HttpWire", self.cycle)
+        if not isinstance(wire, HttpWire):
+            super().on_message_complete()
+        elif not wire.response_complete:
+            wire.more_body = False
+            wire.set()
 
     def _start_asgi_task(self, cycle: "RequestResponseCycle | HttpWire", app: Any) -> None:
         self._answering = cycle

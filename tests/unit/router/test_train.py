@@ -61,7 +61,7 @@ def labelled(count: int, *, signal: bool, reverse: bool = False, seed: int = 0) 
 
 def trained(rows: list[Labelled], *, by_group: bool = False) -> Trained:
     encoder = WordHashEncoder()
-    asks = read_seed()[::16]
+    asks = read_seed()[::32]
     vectors = embed([row.prompt for row in rows], encoder, None, quiet)
     seed_vectors = embed([ask.prompt for ask in asks], encoder, None, quiet)
     source = Source("made-up", rows, vectors)
@@ -158,7 +158,7 @@ def test_seed_asks_are_many_and_their_weights_level_length() -> None:
 
 
 def test_out_of_fold_scores_are_those_that_training_measures(learned: Trained) -> None:
-    rows, encoder, asks = labelled(300, signal=True), WordHashEncoder(), read_seed()[::16]
+    rows, encoder, asks = labelled(300, signal=True), WordHashEncoder(), read_seed()[::32]
     vectors, seed = (
         [*embed(texts, encoder, None, quiet)] for texts in ([r.prompt for r in rows], [a.prompt for a in asks])
     )
