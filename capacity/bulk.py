@@ -321,6 +321,6 @@ def _solve(band: Numbers, widths: tuple[int, int], right: Numbers) -> Numbers:
 
 
 def _anchor(left: Numbers, means: Numbers) -> int:
-    """A state that is often visited: where the drift of the chain changes sign."""
-    drift = left + means - np.arange(len(left))
-    return int(np.argmin(np.where(drift > 0, np.inf, -drift))) if (drift <= 0).any() else len(left) - 1
+    """A state that is often visited: the first from which the chain does not drift up."""
+    settled = left + means <= np.arange(len(left))
+    return int(np.argmax(settled)) if settled.any() else len(left) - 1
