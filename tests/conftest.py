@@ -54,6 +54,7 @@ SLOW = (
     "unit/capacity/test_fleet",
     "unit/capacity/test_calibrate",
     "unit/deploy/test_instance",
+    "unit/deploy/test_vllm_agrees",
     "unit/router/test_conversations",
     "unit/router/test_train",
 )
