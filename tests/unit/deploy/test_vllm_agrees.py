@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
+from core.config import validate
 from deploy.combinations import check_combinations
+from deploy.groups import groups
+from deploy.tiers import llm_config
+from tests.golden.layouts import LAYOUTS, document, rendered
 
 vllm_config = pytest.importorskip("vllm.config", reason="vLLM is not installed: only the gateway is")
 
@@ -112,7 +116,6 @@ def test_adapters_are_what_the_engine_loads_when_it_starts() -> None:
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
     from core.config.records import Tier
-    from deploy.tiers import llm_config
 
     config = llm_config(Tier(model="m", adapters={"legal": "some/legal", "medical": "some/medical"}), "cpu")
     loaded: list[tuple[str, str]] = []
@@ -129,3 +132,54 @@ def test_adapters_are_what_the_engine_loads_when_it_starts() -> None:
     asyncio.run(models.init_static_loras())
     assert loaded == [("legal", "some/legal"), ("medical", "some/medical")]
     assert config.engine_kwargs["enable_lora"] is True
+
+
+def every_key(given: Any, read: Any, path: str = "") -> list[str]:
+    """Keys of `given` that are not in `read`."""
+    if isinstance(given, dict):
+        missing = [f"{path}.{key}" for key in given if key not in read]
+        return missing + [
+            fault for key in given if key in read for fault in every_key(given[key], read[key], f"{path}.{key}")
+        ]
+    if isinstance(given, list):
+        pairs = zip(given, read, strict=True)
+        return [
+            fault for index, (one, other) in enumerate(pairs) for fault in every_key(one, other, f"{path}[{index}]")
+        ]
+    return []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rendered_layout_is_a_configuration_of_serve_without_an_unknown_key(layout: str) -> None:
+    import yaml
+    from ray.serve.schema import ServeDeploySchema
+
+    text = next(text for path, text in rendered(layout).items() if path.name.endswith(".serve.yaml"))
+    config = yaml.safe_load(text)
+    read = ServeDeploySchema.model_validate(config).model_dump(mode="json")
+    assert every_key(config, read) == []
+    assert every_key({"applications": [{"nonsense": 1}]}, {"applications": [{}]}) == [".applications[0].nonsense"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_group_of_a_layout_is_an_llm_config_whose_bundles_are_its_gpus(layout: str) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    total = 0
+    for application in rendered_applications(layout):
+        (tier,) = (tier for _, tier in validate(application["args"]["config"]).tiers.items())
+        for group in groups(tier):
+            config = llm_config(tier, "gpu", None, group)
+            engine = config.get_engine_config()
+            arguments = AsyncEngineArgs(model=tier.model, **engine.engine_kwargs)
+            assert arguments.tensor_parallel_size * arguments.pipeline_parallel_size == engine.num_devices
+            gpus = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
+            assert gpus == group.gpus
+            total += gpus * group.replicas.max
+    assert total == LAYOUTS[layout]
+
+
+def rendered_applications(layout: str) -> list[dict[str, Any]]:
+    from deploy.render import serve_config
+
+    return list(serve_config(document(layout))["applications"])
