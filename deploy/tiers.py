@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 CPUS_PER_REPLICA = 2
 # Tensor parallelism talks between GPUs at every layer: up to the size of a usual node, never across nodes.
 _NODE_GPUS = 8
+# Ray's own: requests of a session (the gateway names it) go to one replica, and to the next when that one is full.
+_AFFINITY = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+# vLLM's default for one GPU; a replica is full with as many requests again in its queue.
+_MAX_NUM_SEQS = 256
 # Where connectors of a group listen on a node: each replica adds its rank, so the groups' ranges lie apart.
 _PORTS = {"prefill": 20_000, "decode": 22_000}
 
@@ -39,7 +43,7 @@ def llm_arguments(tier: Tier, group: Group, device: Device, source: str | None =
         "model_loading_config": {"model_id": tier.model, "model_source": source or tier.source or tier.model},
         "accelerator_config": {"kind": device},
         "engine_kwargs": {**engine_arguments(tier, device, group), **_adapters(tier), **_handoff(tier, device)},
-        "deployment_config": deployment(tier, group.replicas),
+        "deployment_config": {**deployment(tier, group.replicas), **affinity(group)},
         "log_engine_metrics": True,
     }
     if device == "gpu":
@@ -118,6 +122,17 @@ def placement(group: Group) -> dict[str, Any]:
     """Ray's placement group of one engine: a bundle per GPU, on one node where the engine fits there."""
     together = group.engine.get("pipeline_parallel_size", 1) == 1 and group.gpus <= _NODE_GPUS
     return {"bundles": [{"GPU": 1}] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
+
+
+def affinity(group: Group) -> dict[str, Any]:
+    """Serve's options that keep a session on one of several replicas, whose prefix cache knows its beginning."""
+    if group.replicas.max == 1:
+        return {}
+    running = group.engine.get("max_num_seqs")
+    return {
+        "max_ongoing_requests": 2 * (running if isinstance(running, int) else _MAX_NUM_SEQS),
+        "request_router_config": {"request_router_class": _AFFINITY},
+    }
 
 
 def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:

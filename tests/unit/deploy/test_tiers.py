@@ -69,6 +69,18 @@ def test_an_engine_has_a_bundle_per_gpu_on_one_node_where_it_fits(
     assert placed == {"bundles": [{"GPU": 1}] * gpus, "strategy": strategy}
 
 
+def test_several_replicas_keep_a_session_on_one_of_them_until_it_is_full() -> None:
+    def options(most: int, **engine: Any) -> dict[str, Any]:
+        tier = Tier(model="m", replicas=Replicas(min=1, max=most), engine=engine)
+        found: dict[str, Any] = llm_arguments(tier, groups(tier)[0], "gpu")["deployment_config"]
+        return found
+
+    assert not {"request_router_config", "max_ongoing_requests"} & set(options(1))
+    assert options(2)["request_router_config"]["request_router_class"].endswith("ConsistentHashRouter")
+    assert options(2)["max_ongoing_requests"] == 512
+    assert options(2, max_num_seqs=32)["max_ongoing_requests"] == 64
+
+
 APART = Tier(
     model="m",
     engine={"max_num_seqs": 4, "block_size": 64},

@@ -163,6 +163,7 @@ def test_a_rendered_layout_is_a_configuration_of_serve_without_an_unknown_key(la
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_group_of_a_layout_is_an_llm_config_whose_bundles_are_its_gpus(layout: str) -> None:
+    from ray import serve
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     total = 0
@@ -175,8 +176,14 @@ def test_every_group_of_a_layout_is_an_llm_config_whose_bundles_are_its_gpus(lay
             assert arguments.tensor_parallel_size * arguments.pipeline_parallel_size == engine.num_devices
             gpus = sum(bundle.get("GPU", 0) for bundle in engine.placement_bundles)
             assert gpus == group.gpus
+            router = serve.deployment(Anything, **config.deployment_config)._deployment_config.request_router_config
+            assert ("ConsistentHash" in str(router.request_router_class)) == (group.replicas.max > 1)
             total += gpus * group.replicas.max
     assert total == LAYOUTS[layout]
+
+
+class Anything:
+    """Something to deploy."""
 
 
 def rendered_applications(layout: str) -> list[dict[str, Any]]:
