@@ -91,7 +91,7 @@ def open_sweeps(path: Path) -> Iterator[Sweep]:
                 int(row["n"]),
                 float(row["prompt_mean"]),
                 float(row["output_mean"]),
-                {"req_s": float(row["req_s"]), **{name: float(row[name]) / 1000 for name in FIGURES}},
+                {"req_s": float(row["req_s"]), **{name: float(row[name]) / 1000 for name in FIGURES if row.get(name)}},
                 rate=float(row["requested_rate"]),
             )
             for row in mine

@@ -14,7 +14,7 @@ Settings = Mapping[str, Any]
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "text_model_config", "decoder")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "model_dim")
-_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads", "attention_heads")
 _KV_HEADS = (
     *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "kv_n_heads"),
     *("num_key_value_heads_per_layer", "num_attention_groups"),
@@ -24,6 +24,9 @@ _CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 _WINDOW = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
 # Families with multi-query attention unless they say otherwise.
 _MULTI_QUERY = ("gpt_bigcode",)
+# Families without attention; the heads of some are those of their state.
+_STATES_ONLY = ("mamba", "mamba2", "falcon_mamba")
+_NOT_MODELLED = ("rwkv", "xlstm")
 # How many layers, one of them global, repeat: families that alternate without saying so in every file.
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
 
@@ -110,6 +113,8 @@ def read_architecture(document: Settings, name: str = "") -> Architecture:
     settings = text_settings(document)
     if settings.get("is_encoder_decoder"):
         raise ValueError("encoder-decoder models are not modelled: their cross-attention keeps a second cache")
+    if settings.get("model_type") in _NOT_MODELLED:
+        raise ValueError(f"the state of {settings['model_type']} is not modelled")
     kinds = layer_kinds(settings)
     layers, hidden = len(kinds), _whole(settings, _HIDDEN)
     states = _states(settings, kinds, hidden)
@@ -136,8 +141,8 @@ def text_settings(document: Settings) -> Settings:
         if isinstance(inner, Mapping) and any(name in inner for name in (*_LAYERS, *_HIDDEN, *_NESTED)):
             above = {name: value for name, value in document.items() if name not in _NESTED}
             return text_settings({**above, **inner})
-    attention = document.get("attn_config")
-    return {**attention, **document} if isinstance(attention, Mapping) else document
+    inner = [part for key in ("attn_config", "ffn_config") if isinstance(part := document.get(key), Mapping)]
+    return {key: value for part in (*inner, document) for key, value in part.items()} if inner else document
 
 
 def layer_kinds(settings: Settings) -> list[str]:
@@ -149,6 +154,8 @@ def layer_kinds(settings: Settings) -> list[str]:
     if isinstance(settings.get("hybrid_override_pattern"), str):
         return [_kind(sign, "hybrid_override_pattern") for sign in settings["hybrid_override_pattern"]]
     layers = _whole(settings, _LAYERS)
+    if settings.get("model_type") in _STATES_ONLY:
+        return [LINEAR] * layers
     placed = _placed_kinds(settings, layers)
     if placed is not None:
         return placed
@@ -266,12 +273,18 @@ def _state_elements(settings: Settings, hidden: int) -> int:
         return values * int(settings["linear_key_head_dim"]) + (2 * keys + values) * (kernel - 1)
     if get("conv_L_cache"):
         return hidden * (int(settings["conv_L_cache"]) - 1)
+    if get("lru_width"):
+        return int(settings["lru_width"]) * int(get("conv1d_width") or 4)
+    if "minimax" in str(get("model_type", "")).lower():
+        # Lightning attention: a square per head.
+        return _whole(settings, _HEADS) * (_maybe(settings, _HEAD_DIM) or hidden // _whole(settings, _HEADS)) ** 2
     size = get("mamba_d_state") or get("ssm_state_size") or get("state_size")
     if not size:
         raise ValueError("state layers without a known state size (mamba_d_state, ssm_state_size, state_size)")
     kernel = int(get("mamba_d_conv") or get("conv_kernel") or get("d_conv") or 4)
     heads = get("mamba_n_heads") or get("mamba_num_heads") or get("n_mamba_heads")
-    dim = get("mamba_d_head") or get("mamba_head_dim") or get("mamba_headdim")
+    heads = heads or (get("num_heads") if get("model_type") in _STATES_ONLY else None)
+    dim = get("mamba_d_head") or get("mamba_head_dim") or get("mamba_headdim") or (get("head_dim") if heads else None)
     expand = get("mamba_expand") or get("expand") or 2
     inner = int(get("mamba_d_ssm") or (int(heads) * int(dim) if heads and isinstance(dim, int) else expand * hidden))
     groups = int(get("mamba_n_groups") or get("n_groups") or get("mamba_ngroups") or 0) if heads else 0

@@ -172,13 +172,15 @@ class _Tail:
         full = padded[self._limit :]
         if full.sum() > 1e-13:
             self._add(float(full.sum()) * self._whole / cycle, self._whole, full / full.sum())
+        self._together = tuple(np.concatenate([part[place] for part in self._uniform]) for place in range(3))
 
     def _add(self, weight: float, length: float, left: Numbers) -> None:
         """Arrivals during services of `length` that leave 0, 1, 2 … waiting with the probabilities `left`."""
         total = np.convolve(left, _poisson_shares(np.array([self._rate * length]))[0])
         fits = total[: self._limit]
-        own = self._service.fixed_s + self._service.request_s * np.arange(1, len(fits) + 1)
-        self._uniform.append((weight * fits, np.full(len(fits), length), own))
+        own = self._service.fixed_s + self._service.request_s * np.arange(1.0, len(fits) + 1)
+        heavy = weight * fits > 1e-13
+        self._uniform.append((weight * fits[heavy], np.full(int(heavy.sum()), length), own[heavy]))
         if weight * total[self._limit :].sum() < 1e-9:
             return
         part = (np.arange(self.SLICES) + 0.5) / self.SLICES
@@ -198,8 +200,8 @@ class _Tail:
     def above(self, time: float) -> float:
         """P(response > time)."""
         late = self._idle if self._service.seconds(1) > time else 0.0
-        for mass, length, own in self._uniform:
-            late += float(mass @ np.clip((length - time + own) / length, 0.0, 1.0))
+        mass, length, own = self._together
+        late += float(mass @ np.clip((length - time + own) / length, 0.0, 1.0))
         for mass, rest in self._filling:
             # A slice is as long as its neighbours are apart.
             width = float(rest[0] - rest[1])
@@ -300,12 +302,25 @@ def _stationary(left: Numbers, means: Numbers, ratio: float | None) -> Numbers:
     band[above, anchor] = 1
     right = np.zeros(states)
     right[anchor] = 1
-    found = np.maximum(solve_banded((below, above), band, right), 0.0)
+    found = np.maximum(_solve(band, (below, above), right), 0.0)
     shares: Numbers = found / found.sum()
     return shares
 
 
+def _solve(band: Numbers, widths: tuple[int, int], right: Numbers) -> Numbers:
+    """Banded equations; small ones as a whole matrix, for which there is less to set up."""
+    states = len(right)
+    if states > 300:
+        found: Numbers = solve_banded(widths, band, right)
+        return found
+    rows, columns = np.indices((states, states))
+    place = widths[1] + rows - columns
+    inside = (place >= 0) & (place < len(band))
+    dense = np.where(inside, band[np.clip(place, 0, len(band) - 1), columns], 0.0)
+    return np.linalg.solve(dense, right)
+
+
 def _anchor(left: Numbers, means: Numbers) -> int:
-    """A state that is often visited: where the drift of the chain changes sign."""
-    drift = left + means - np.arange(len(left))
-    return int(np.argmin(np.where(drift > 0, np.inf, -drift))) if (drift <= 0).any() else len(left) - 1
+    """A state that is often visited: the first from which the chain does not drift up."""
+    settled = left + means <= np.arange(len(left))
+    return int(np.argmax(settled)) if settled.any() else len(left) - 1

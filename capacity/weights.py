@@ -146,7 +146,8 @@ def _feed_forward(settings: Settings, model: Architecture, family: str) -> tuple
     expert = _first(settings, ("moe_intermediate_size", "expert_ffn_hidden_size")) or inner
     dense_layers = _dense_layers(settings, model.layers)
     shared = int(settings.get("shared_expert_intermediate_size") or 0)
-    shared += expert * int(settings.get("n_shared_experts") or 0)
+    # Llama 4 has a shared expert that its configuration does not mention.
+    shared += expert * int(settings.get("n_shared_experts") or family.startswith("llama4"))
     sparse_layers = model.layers - dense_layers
     always = dense_layers * matrices * hidden * inner + sparse_layers * (matrices * hidden * shared + hidden * experts)
     one = sparse_layers * matrices * hidden * expert
@@ -178,7 +179,8 @@ def _dense_layers(settings: Settings, layers: int) -> int:
 
 def _first(settings: Settings, names: Sequence[str]) -> int:
     value: Any = next((settings[name] for name in names if settings.get(name)), 0)
-    return int(value)
+    # Layers of different widths: the mean gives the same sum.
+    return round(sum(value) / len(value)) if isinstance(value, Sequence) else int(value)
 
 
 def _width(settings: Settings, hidden: int, names: Sequence[str]) -> int:

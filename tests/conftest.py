@@ -51,11 +51,12 @@ SLOW = (
     "integration/test_upstream_faults",
     "integration/test_workers",
     "unit/cache/test_growth",
-    "unit/capacity/test_fleet",
     "unit/capacity/test_calibrate",
+    "unit/capacity/test_fleet",
     "unit/deploy/test_instance",
     "unit/deploy/test_vllm_agrees",
     "unit/router/test_conversations",
+    "unit/router/test_speed_changes_nothing",
     "unit/router/test_train",
 )
 

@@ -70,6 +70,8 @@ def _tier(plan: TierPlan, ask: FleetAsk, cheaper: dict[str, EngineOption]) -> di
         "utilization": plan.demand.rate / (shown.replicas * shown.capacity.saturation) if shown.replicas else None,
         "bound_by": shown.capacity.bound_by,
         "percentiles": _percentiles(plan.simulated, ask),
+        "percentiles_ci95": _intervals(plan.simulated, ask),
+        "step_s": _step(option, diagnosis.sequences, plan),
         "percentiles_meet_objective": _meets(plan.simulated, ask),
         "cost_per_hour": None if price is None or not plan.chosen else plan.chosen.gpus * price,
         "bottleneck": code,
@@ -100,6 +102,22 @@ def _percentiles(result: Result | None, ask: FleetAsk) -> dict[str, float | None
         f"{name}_s": result.percentile(name, percent).value if len(result.values(name)) else None
         for name in ("ttft", "tpot", "e2e")
     }
+
+
+def _intervals(result: Result | None, ask: FleetAsk) -> dict[str, list[float | None]]:
+    """95 % intervals of the simulation itself; that of the step times is in `step_s`."""
+    if result is None:
+        return {}
+    percent = 100 * ask.objective.percentile
+    found = {name: result.percentile(name, percent) for name in ("ttft", "tpot", "e2e") if len(result.values(name))}
+    return {f"{name}_s": [one.low, one.high] for name, one in found.items()}
+
+
+def _step(option: EngineOption, sequences: float, plan: TierPlan) -> dict[str, float]:
+    """Seconds of a decode step at the planned load, with the interval that holds four of five measurements."""
+    context = sequences * (plan.demand.prompt_tokens + plan.demand.output_tokens / 2)
+    seconds = option.step_model.decode_s(sequences, context)
+    return {"value": seconds, "low": seconds / option.interval, "high": seconds * option.interval}
 
 
 def _meets(result: Result | None, ask: FleetAsk) -> bool:

@@ -114,7 +114,8 @@ def _rules(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "size": scheduler.max_num_seqs,
         "wait": scheduler.max_wait_s or 0.0,
         "room": -1 if scheduler.max_waiting is None else scheduler.max_waiting,
-        "blocks": scheduler.kv_blocks or 0,
+        # Only a static batch has sequences; the others know no lengths.
+        "blocks": (scheduler.kv_blocks or 0) if scheduler.kind == "static" else 0,
         "block_size": scheduler.block_size,
         "round_robin": scheduler.dispatching == "round-robin",
         "decode_fixed": model.decode.fixed_s,
@@ -325,7 +326,7 @@ def _compose(rules: Records, requests: Records, work: Times, batch: Records, fir
         reach = max(longest, request.output)
         # Every sequence of a static batch keeps its room to the batch's end.
         most = tokens + request.prompt + (size + 1) * (reach + rule.block_size - 1)
-        if rule.policy == STATIC and rule.blocks > 0 and size > 0 and most > rule.blocks * rule.block_size:
+        if rule.blocks > 0 and size > 0 and most > rule.blocks * rule.block_size:
             break
         size += 1
         longest = reach

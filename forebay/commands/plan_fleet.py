@@ -101,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError([Problem("", str(error))]) from None
     document, plans = plan_fleet(ask, cheaper, _note)
+    _note("")
     if document["config"] is not None:
         _check(document["config"])
     text = yaml.safe_dump(document["config"], sort_keys=False) if document["config"] is not None else ""
@@ -257,7 +258,7 @@ def _write_report(path: Path, document: dict[str, Any], plans: "list[TierPlan]",
 
 def _note(text: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)
+        print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
 
 
 def _text(document: dict[str, Any], fragment: str) -> str:

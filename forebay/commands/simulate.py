@@ -151,6 +151,8 @@ def _run(args: argparse.Namespace) -> int:
         notes.append(f"trace: {skipped} rows without prompt or answer were left out")
     if args.max_wait is not None and args.scheduler != "window":
         notes.append("--max-wait is the window's and changes nothing here")
+    if args.rate is not None and (args.trace is not None or args.arrivals == "closed"):
+        notes.append("--rate is for open arrivals and changes nothing here; a trace has --rate-scale")
     result = replace(result, warnings=tuple(notes), setup=_setup(args, scheduler, model, result))
     slo = Slo(args.slo_ttft, args.slo_tpot)
     document = result.document(slo)

@@ -120,6 +120,8 @@ def test_an_estimate_has_replicas_at_both_ends_of_its_interval() -> None:
     wanted = replace(ask(Objective(ttft_s=1.0, tpot_s=0.03)), tiers=(TierAsk("small", "org/small", 1.0, (unsure,)),))
     document, [plan] = plan_fleet(wanted, {}, lambda _: None)
     low, high = document["tiers"]["small"]["replicas_interval"]
+    step = document["tiers"]["small"]["step_s"]
+    assert step["high"] / step["low"] == pytest.approx(1.96)
     assert plan.chosen is not None
     assert low <= plan.chosen.replicas < high
     assert any("data sheets" in warning for warning in document["warnings"])

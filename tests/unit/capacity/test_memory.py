@@ -239,6 +239,24 @@ def test_hybrids_hold_a_state_of_fixed_size() -> None:
     assert kv_bytes_per_token(shared) == 20 * 2 * 8 * 128 * 2
 
 
+def test_families_with_keys_of_their_own() -> None:
+    mamba = {"model_type": "mamba2", "num_hidden_layers": 64, "hidden_size": 4096, "state_size": 128}
+    found = read_architecture(mamba | {"num_heads": 128, "head_dim": 64, "n_groups": 8, "expand": 2, "conv_kernel": 4})
+    assert found.attention == "none"
+    assert state_bytes(found) == 64 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3) * 2
+    dbrx = {"model_type": "dbrx", "n_layers": 40, "d_model": 6144, "n_heads": 48, "vocab_size": 100352}
+    experts = {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}
+    dbrx |= {"attn_config": {"kv_n_heads": 8}, "ffn_config": experts}
+    assert kv_bytes_per_token(read_architecture(dbrx)) == 2 * 40 * 8 * 128 * 2
+    assert count_weights(dbrx).total == pytest.approx(132e9, rel=0.01)
+    assert count_weights(dbrx).active == pytest.approx(36e9, rel=0.03)
+    griffin = {**LLAMA, "block_types": ["recurrent", "recurrent", "attention"], "lru_width": 2560}
+    griffin |= {"attention_window_size": 2048}
+    assert read_architecture(griffin).attention == "GQA, sliding 2048, 22 layers with a state"
+    with pytest.raises(ValueError, match="rwkv"):
+        read_architecture(LLAMA | {"model_type": "rwkv"})
+
+
 @pytest.mark.parametrize(
     ("settings", "what"),
     [

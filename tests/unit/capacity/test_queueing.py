@@ -138,8 +138,10 @@ def test_work_conserving_service_is_what_a_simulation_shows(rate: float, service
 
 
 def test_one_at_a_time_with_constant_service_is_m_d_1() -> None:
-    for load in (0.5, 0.9, 0.99, 0.9995):
-        assert Bulk(ServiceTime(1, 0), load, 1).wait_s == pytest.approx(queues.mdc_wait(load, 1, 1), rel=1e-6)
+    for load in (0.1, 0.462, 0.5, 0.68, 0.9, 0.99, 0.9995):
+        for seconds in (1.0, 0.0172, 0.0334):
+            exact = queues.mdc_wait(load / seconds, seconds, 1)
+            assert Bulk(ServiceTime(seconds, 0), load / seconds, 1).wait_s == pytest.approx(exact, rel=1e-6)
 
 
 def test_a_larger_limit_is_never_slower_when_nobody_waits_for_a_batch() -> None:
