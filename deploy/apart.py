@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import logging
 import random
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,7 +27,9 @@ from deploy.server import EngineServer
 logger = logging.getLogger("ray.serve")
 
 _PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
-# Serve chooses at random between two: more draws than this find no replica that was not drawn before.
+# The header by which Serve knows a session.
+_SESSION = "x-session-id"
+# Serve chooses by session or at random: more draws than this find no replica that was not drawn before.
 _DRAWS = 4
 # Seconds for a cancelled leg to say what became of it.
 _CANCEL = 1.0
@@ -86,11 +89,17 @@ class ServeGroup:
 
     @asynccontextmanager
     async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[Peer | None]:
-        """A replica with room. Waits while there is none: Serve starts a replacement."""
-        del ask
+        """A replica with room. Waits while there is none: Serve starts a replacement.
+
+        The replica of the session comes first, because it knows the beginning of the prompt; another session's may be
+        another one.
+        """
+        session = ask.headers.get(_SESSION)
         for _ in range(_DRAWS):
-            async with self._handle.prefill.choose_replica() as selection:
-                peer = ServePeer(self._handle, selection)
+            handle = self._handle.options(session_id=session) if session else self._handle
+            session = uuid.uuid4().hex
+            async with handle.prefill.choose_replica() as selection:
+                peer = ServePeer(handle, selection)
                 if peer.name not in avoid:
                     yield peer
                     return

@@ -18,8 +18,8 @@ def route(scope: MutableMapping[str, Any]) -> str:
     return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
 
 
-# What a prefill replica gets of the client's headers: identity and tracing, never a key.
-_FORWARDED = ("x-request-id", "traceparent", "tracestate")
+# What a prefill replica gets of the client's headers: identity, session and tracing, never a key.
+_FORWARDED = ("x-request-id", "x-session-id", "traceparent", "tracestate")
 
 
 @dataclass
