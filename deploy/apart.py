@@ -1,38 +1,27 @@
 """What runs inside the replicas of a tier whose prefill and decode are apart.
 
-Imported on replicas and by `deploy.tiers` when it builds an application: it needs Ray and vLLM. The replica of
-a handle is chosen first, so that the decode side knows which pair it uses.
+Imported on replicas and by `deploy.tiers` when it builds an application: it needs Ray and vLLM.
 """
 
-import asyncio
 import dataclasses
 import logging
 import random
-import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from ray.serve.handle import DeploymentHandle
 from ray.util import metrics
 
 from deploy.disconnect import AsgiApp, EndOnCancel
-from deploy.handoff import Ask, Decoder, Meter, Peer, Reply, Settings
+from deploy.handoff import Decoder, Meter, Settings
 from deploy.handoff.group import Mode
 from deploy.handoff.inside import ask, json_body, post
 from deploy.handoff.probe import Misconfigured, probe
+from deploy.peers import ServeGroup
 from deploy.server import EngineServer
 
 logger = logging.getLogger("ray.serve")
 
-_PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
-# The header by which Serve knows a session.
-_SESSION = "x-session-id"
-# Serve chooses by session or at random: more draws than this find no replica that was not drawn before.
-_DRAWS = 4
-# Seconds for a cancelled leg to say what became of it.
-_CANCEL = 1.0
 # How long the start waits for a prefill replica. Where the prompt may be computed here, the tier can begin without one.
 _PROBE_WAIT: Mapping[str, float] = {"decode": 120.0, "error": 900.0}
 _BOUNDARIES = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]
@@ -49,61 +38,6 @@ class PrefillServer(EngineServer):
         """One leg: status and body of the engine's answer. Cancellation aborts it in the engine."""
         scope = json_body(post(path, headers), path, len(raw))
         return await ask(EndOnCancel(self._app), scope, raw)
-
-
-class ServePeer:
-    """A prefill replica that Serve has kept room on."""
-
-    def __init__(self, handle: DeploymentHandle, selection: Any) -> None:
-        self._handle, self._selection = handle, selection
-
-    @property
-    def name(self) -> str:
-        """Serve's id of the replica: another one after a restart."""
-        return str(self._selection.replica_id)
-
-    async def ask(self, ask: Ask) -> Reply:
-        """One leg over Serve."""
-        response = self._handle.prefill.dispatch(
-            self._selection, _PATHS[ask.kind], orjson.dumps(ask.body), dict(ask.headers)
-        )
-        answer = asyncio.ensure_future(_answer(response))
-        try:
-            await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            response.cancel()
-            await asyncio.wait([answer], timeout=_CANCEL)
-            if not answer.done() or answer.cancelled() or answer.exception() is not None:
-                answer.cancel()
-                raise
-        status, raw = answer.result()
-        value = orjson.loads(raw) if raw else {}
-        return Reply(status, value if isinstance(value, dict) else {})
-
-
-class ServeGroup:
-    """The prefill replicas of a tier, by their deployment's handle."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._handle = handle
-
-    @asynccontextmanager
-    async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[Peer | None]:
-        """A replica with room. Waits while there is none: Serve starts a replacement.
-
-        The replica of the session comes first, because it knows the beginning of the prompt; another session's may be
-        another one.
-        """
-        session = ask.headers.get(_SESSION)
-        for _ in range(_DRAWS):
-            handle = self._handle.options(session_id=session) if session else self._handle
-            session = uuid.uuid4().hex
-            async with handle.prefill.choose_replica() as selection:
-                peer = ServePeer(handle, selection)
-                if peer.name not in avoid:
-                    yield peer
-                    return
-        yield None
 
 
 class RayMeter:
@@ -155,8 +89,3 @@ class DecodeServer(EngineServer):
             Decoder, group=self._group, settings=self._settings, meter=meter
         )
         return app
-
-
-async def _answer(response: Any) -> tuple[int, bytes]:
-    status, raw = await response
-    return int(status), bytes(raw)
