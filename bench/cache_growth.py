@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+import zlib
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from cache.stores.redis import RedisStore
 from core.clock import SystemClock
 from core.config import store_address
 from core.config.records import Cache
-from core.embedder import Embedding
+from core.embedder import Embedding, Vector
 from core.redis_link import RedisLink
 
 DIM = 384
@@ -37,6 +38,21 @@ NAMESPACE = f"made up#{DIM}"
 # Prompts fall into one large partition and many small ones, as behind different system prompts.
 PARTITIONS = 50
 ON = Controls()
+
+
+class MadeUpGlance:
+    """A static vector for every text, near to no other."""
+
+    dim = 128
+
+    def vector(self, text: str) -> Vector:
+        """A unit vector that depends on the text only."""
+        vector = np.random.default_rng(zlib.crc32(text.encode())).standard_normal(self.dim, dtype=np.float32)
+        return vector / np.float32(np.linalg.norm(vector))
+
+    def least(self, threshold: float) -> float | None:
+        """Nothing is near."""
+        return threshold
 
 
 def question(number: int) -> Question:
@@ -74,6 +90,7 @@ async def run(prompts: int, cache: ResponseCache, server: Server | None) -> list
         if number % 8 == 0 and (await cache.exact(asked, ON) is None):
             raise SystemExit(f"prompt {number} was stored and is not there")
         if number % 64 == 0:
+            await cache.promising(question(-1 - number), ON)
             await cache.semantic(asked, embedding, ON, deadline=5.0)
         if (number + 1) % (prompts // 10) == 0:
             rows.append(await _row(number + 1, time.monotonic() - started, cache, server))
@@ -104,6 +121,7 @@ async def measure(given: argparse.Namespace) -> list[dict[str, float]]:
     limits, clock = settings(given.max_entries, given.max_bytes), SystemClock()
     if given.server is None:
         async with ResponseCache(limits, clock=clock) as cache:
+            cache.understand(NAMESPACE, MadeUpGlance())
             return await run(given.prompts, cache, None)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         server = stack.enter_context(Server(given.server, Path(folder)))
@@ -117,7 +135,7 @@ async def measure(given: argparse.Namespace) -> list[dict[str, float]]:
                 lifetime=lifetime(limits),
             )
             async with ResponseCache(limits, clock=clock, open_store=store) as cache:
-                cache.understand(NAMESPACE)
+                cache.understand(NAMESPACE, MadeUpGlance())
                 return await run(given.prompts, cache, server)
 
 

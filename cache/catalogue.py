@@ -11,6 +11,9 @@ from cache.index import SimilarityIndex
 from cache.stores.base import Wording
 from core.embedder import Vector
 
+# A vector is held in full, and once as a code of a thirty-second.
+COPIES = 1.05
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -65,6 +68,11 @@ class Catalogue:
         await self._index.settled()
         if self.first_look is not None:
             await self.first_look.settled()
+
+    def weight(self, wording: Wording) -> int:
+        """Bytes that a question takes here, besides what every entry takes."""
+        look = 0 if self.first_look is None else self.first_look.weight
+        return 2 * len(wording.text) + int(wording.vector.nbytes * COPIES) + look
 
     def version(self, key: str) -> int | None:
         """The version of a known question; None where it is not known."""

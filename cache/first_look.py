@@ -1,26 +1,47 @@
-"""Is any stored question near enough that the full embedding is worth its time?
+"""Could any stored question have the answer? If not, the full embedding is not worth its time.
 
-Of the questions that people ask, most have no near neighbour in the cache. A static vector costs a hundredth of an
-embedding; where no stored question reaches a similarity that nearly all pairs with one answer reach, the semantic layer
-would find nothing. A wrong guess here costs a miss, never a wrong answer: what is served is decided as always.
+Of the questions that people ask, most have no answer in the cache. A static vector costs a hundredth of an embedding.
+The stored questions that are nearest by it are looked at as the guard looks at them; where it would refuse every one of
+them, the semantic layer would find nothing. A wrong guess here costs a miss, never a wrong answer: what is served is
+decided as always.
 """
 
+from dataclasses import dataclass
+
 from cache.index import SimilarityIndex
+from cache.verdict import Foresight
 from core.glance import Glance
 
 # In a longer text, in characters, the mean of the tokens says little: it is not looked at first.
 LONGEST = 2000
-# Rows read per search: any near question will do, so that the nearest one may be missed.
-READ_ROWS = 1500
+# Rows read per search, and stored questions that are looked at, nearest first.
+READ_ROWS, LOOKED_AT = 3000, 4
+# What a question costs besides its vector: objects, dictionary slots, codes (measured, rounded up).
+OVERHEAD = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    partition: str
+    text: str
 
 
 class FirstLook:
-    """Static vectors of stored questions, by id. Its methods belong to the event loop."""
+    """Static vectors of stored questions, by id. Its methods belong to the event loop.
 
-    def __init__(self, glance: Glance, least: float) -> None:
-        self._glance, self._least = glance, least
+    `least`: the likeness that a hopeful question has where there is no `foresight`.
+    """
+
+    def __init__(self, glance: Glance, least: float, foresight: Foresight | None = None) -> None:
+        self._glance, self._foresight = glance, foresight
+        self._least = least if foresight is None else foresight.likeness
         self._index = SimilarityIndex(read=READ_ROWS)
-        self._partitions: dict[str, str] = {}
+        self._seen: dict[str, _Seen] = {}
+
+    @property
+    def weight(self) -> int:
+        """Bytes that a question takes here."""
+        return OVERHEAD + 4 * self._glance.dim
 
     def renew(self, threshold: float) -> None:
         """The cache demands another similarity from here on."""
@@ -38,21 +59,29 @@ class FirstLook:
 
     def add(self, key: str, partition: str, text: str) -> None:
         """Adds a question; one that is there stays as it is."""
-        if key not in self._partitions:
+        if key not in self._seen:
             self._index.add(partition, key, self._glance.vector(text[:LONGEST]))
-            self._partitions[key] = partition
+            self._seen[key] = _Seen(partition, text)
 
     def remove(self, key: str) -> None:
         """Removes a question, where it is there."""
-        partition = self._partitions.pop(key, None)
-        if partition is not None:
-            self._index.remove(partition, key)
+        seen = self._seen.pop(key, None)
+        if seen is not None:
+            self._index.remove(seen.partition, key)
 
     async def promising(self, partition: str, text: str) -> bool:
-        """Whether a question of the partition may be near the text. Cancelling it abandons the search."""
+        """Whether a question of the partition may have the answer to this one. Cancelling it abandons the search."""
         if not self._index.holds(partition):
             return False
         if len(text) > LONGEST:
             return True
-        nearest = await self._index.nearest(partition, self._glance.vector(text), 1)
-        return bool(nearest) and nearest[0].similarity >= self._least
+        for near in await self._index.nearest(partition, self._glance.vector(text), LOOKED_AT):
+            if near.similarity < self._least:
+                return False
+            seen = self._seen.get(near.id)
+            if seen is not None and self._hopeful(text, seen.text, near.similarity):
+                return True
+        return False
+
+    def _hopeful(self, asked: str, stored: str, likeness: float) -> bool:
+        return self._foresight is None or self._foresight.hopeful(asked, stored, likeness)

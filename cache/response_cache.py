@@ -19,7 +19,7 @@ from cache.first_look import FirstLook
 from cache.question import Question
 from cache.stores.base import Entry, Store, Wording
 from cache.stores.memory import MemoryStore
-from cache.verdict import Side, Verdict, Verifier
+from cache.verdict import Foresight, Side, Verdict, Verifier
 from core.clock import Clock
 from core.config.records import Cache
 from core.embedder import Embedding
@@ -84,8 +84,9 @@ OpenStore = Callable[[Catalogue], Store]
 class ResponseCache:
     """Policy over a store. An async context manager; entering opens the store, leaving closes it.
 
-    `open_store` makes the store that `catalogue` will follow; by default entries are kept in this process. All methods
-    belong to one event loop. None raises for what a client sent; where the store fails, those that do not say so raise
+    `foresight` tells for the verifier, before there is a vector, which stored questions are worth one. `open_store`
+    makes the store that `catalogue` will follow; by default entries are kept in this process. All methods belong to one
+    event loop. None raises for what a client sent; where the store fails, those that do not say so raise
     DependencyFault. Cancelling a lookup abandons it.
     """
 
@@ -95,12 +96,13 @@ class ResponseCache:
         *,
         clock: Clock,
         verifier: Verifier | None = None,
+        foresight: Foresight | None = None,
         open_store: OpenStore | None = None,
     ) -> None:
         if settings.semantic.enabled and settings.semantic.guard and verifier is None:
             raise ValueError("cache.semantic.guard is on but there is no verifier")
         self._settings, self._clock = settings, clock
-        self._verifier = verifier
+        self._verifier, self._foresight = verifier, foresight
         self._ttl: dict[Layer, float] = {
             "exact": settings.exact.ttl if settings.exact.enabled else 0.0,
             "semantic": settings.semantic.ttl if settings.semantic.enabled else 0.0,
@@ -131,7 +133,7 @@ class ResponseCache:
         """
         least = None if glance is None else glance.least(self._settings.semantic.threshold)
         if glance is not None and least is not None:
-            self.catalogue.first_look = FirstLook(glance, least)
+            self.catalogue.first_look = FirstLook(glance, least, self._foresight)
         self.catalogue.namespace = namespace
 
     async def promising(self, question: Question, controls: Controls) -> bool:

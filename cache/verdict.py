@@ -34,3 +34,16 @@ class Verifier(Protocol):
     """
 
     def verify(self, asked: Side, stored: Side) -> Verdict: ...
+
+
+class Foresight(Protocol):
+    """Says before a question is embedded whether the answer to a stored one could be served.
+
+    `hopeful(asked, stored, likeness)`: False where it is next to certain that it would not; `likeness` is the cosine of
+    the cheap vectors of the two texts. `likeness` of the object: below it nothing is hopeful. Pure and quick, called on
+    the event loop. A wrong False costs a miss, a wrong True an embedding.
+    """
+
+    likeness: float
+
+    def hopeful(self, asked: str, stored: str, likeness: float) -> bool: ...

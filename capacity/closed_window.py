@@ -17,7 +17,7 @@ from capacity.lattice import spread, waiting_time
 from capacity.service import Numbers, ServiceTime
 from capacity.window import Window, window
 
-_DRAWS = 4_000_000
+_DRAWS = 8_000_000
 _MOST_PASSES = 300
 CELLS = 1 << 13
 
@@ -143,7 +143,7 @@ class ClosedWindow:
         rate, k = self.arrival_rate, self.limit - 1
         mean = rate * self.max_wait_s
         columns = int(min(k, mean + 10 * math.sqrt(mean) + 20))
-        windows = max(20_000, min(200_000, _DRAWS // (columns + 1)))
+        windows = max(20_000, min(2_000_000, _DRAWS // (columns + 1)))
         gaps = generator.exponential(1 / rate, windows)
         arrivals = np.cumsum(generator.exponential(1 / rate, (windows, columns)), axis=1)
         inside = arrivals <= self.max_wait_s

@@ -1,7 +1,8 @@
 """A cheap approximation of an embedding: the mean of static token vectors that were distilled from the same model.
 
-One vector per token of the vocabulary: the model's own for the token alone, on its main axes, weighted by how rare the
-token is (Tulkens and van Dongen, Model2Vec, 2024; weights after Arora et al., 2017). Made by `bench.first_look`.
+One vector per token of the vocabulary: the model's own for the token alone, weighted by how rare the token is (Tulkens
+and van Dongen, Model2Vec, 2024; weights after Arora et al., 2017), mapped so that sums over texts point where their
+embeddings do. Made by `bench.first_look`.
 """
 
 import importlib.resources

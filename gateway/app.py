@@ -44,7 +44,7 @@ class Application:
 
     def renew(self, services: Services) -> None:
         """Read the settings again: they hold for every request that comes from here on."""
-        self._clock = services.clock
+        self._clock, self.now = services.clock, services.clock.monotonic
         self.hot = {path.encode(): path for path in HOT}
         self._pipeline = Pipeline(services)
         inference = Inference(services)
@@ -82,7 +82,7 @@ class Application:
     def serve(self, wire: HttpWire) -> Awaitable[None]:
         """One request of a hot route on a connection of our own server."""
         path = wire.path
-        exchange = Exchange(wire, "POST", path, wire.head, self._clock.monotonic())
+        exchange = Exchange(wire, "POST", path, wire.head, wire.arrived)
         return self._pipeline.run(exchange, path, self._hot[path])
 
     async def _served(

@@ -115,8 +115,9 @@ class Generation:
         try:
             if work.flight is not None:
                 work.flight.dispatched(gate.name)
+            opening = self._opening(work, exchange, account, patience)
             patience.begin()
-            opened = await self._opening(work, exchange, account, patience)
+            opened = await opening
             patience.got()
             account.upstream_s, account.retries = patience.waited, opened.retries
             account.url = opened.replica.server.url
@@ -187,6 +188,7 @@ class Generation:
         meter = StreamMeter(assembler)
         relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
+        patience.got()
         patience.content()
         return Streamed(relay, meter, assembler)
 
@@ -317,6 +319,8 @@ async def read_whole(reply: Reply, patience: Patience) -> Whole:
         while chunk := await reply.read():
             parts.append(chunk)
             patience.again()
+        # Reading it is ours.
+        patience.got()
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
         value = _object(raw)
         if value is not None and is_error(value) and not value.get("choices"):

@@ -97,8 +97,9 @@ class EventRelay:
                 sent = self._clock.monotonic()
                 await outlet.write(shown)
                 account.client_s += patience.wait() - sent
+                patience.work = sent - now
             else:
-                patience.wait()
+                patience.work = patience.wait() - now
         return self._last or b""
 
     def _take(self, chunk: bytes) -> tuple[bytes, bool]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cache.guard.outlook import foresight_for
 from cache.guard.verifier import guard_for
 from cache.question import namespace
 from cache.response_cache import ResponseCache, lifetime
@@ -142,8 +143,7 @@ async def opened(
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Services]:
     """The services of one configuration, beside other workers. Raises ConfigError for what cannot be read."""
-    clock = clock or SystemClock()
-    metrics = Metrics()
+    clock, metrics = clock or SystemClock(), Metrics()
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     journal = Journal(clock, write)
@@ -267,9 +267,11 @@ def ledger(config: Config, clock: Clock, link: "RedisLink | None") -> Ledger:
 def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> ResponseCache:
     """The configured response cache, not yet entered; over the link where there is one, else in memory."""
     settings = config.cache
-    verifier = guard_for(config.embedder.model) if settings.semantic.enabled and settings.semantic.guard else None
+    semantic = settings.semantic
+    verifier = guard_for(config.embedder.model) if semantic.enabled and semantic.guard else None
+    foresight = foresight_for(verifier, semantic.threshold, judge=semantic.judge is not None)
     if link is None:
-        return ResponseCache(settings, clock=clock, verifier=verifier)
+        return ResponseCache(settings, clock=clock, verifier=verifier, foresight=foresight)
     from cache.stores.redis import RedisStore  # noqa: PLC0415  # as above
 
     store = partial(
@@ -277,10 +279,10 @@ def response_cache(config: Config, clock: Clock, link: "RedisLink | None") -> Re
         link,
         clock,
         max_bytes=settings.max_bytes,
-        max_vectors=settings.semantic.max_entries,
+        max_vectors=semantic.max_entries,
         lifetime=lifetime(settings),
     )
-    return ResponseCache(settings, clock=clock, verifier=verifier, open_store=store)
+    return ResponseCache(settings, clock=clock, verifier=verifier, foresight=foresight, open_store=store)
 
 
 async def conversations(stack: AsyncExitStack, link: "RedisLink | None") -> Conversations:

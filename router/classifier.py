@@ -31,6 +31,10 @@ class Classifier:
 
     def __init__(self, artefact: Artefact) -> None:
         self._artefact = artefact
+        # In the precision of the features: to convert them costs more than to scale.
+        self._mean, self._scale = artefact.mean.astype(np.float64), artefact.scale.astype(np.float64)
+        # The first look at letters beyond ASCII makes the tables that all later ones use.
+        look("\u00e9")
 
     @classmethod
     def load(cls, path: Path | None) -> Self:
@@ -78,7 +82,7 @@ class Classifier:
         None where it is not at hand. Raises ValueError for a vector of another length.
         """
         model, seen = self._artefact, look(text)
-        features = scaled(seen.features, model.mean, model.scale)
+        features = scaled(seen.features, self._mean, self._scale)
         if vector is not None and vector.shape != (model.dim,):
             raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
         if vector is None or not seen.legible:

@@ -8,7 +8,6 @@ import hashlib
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import log1p, sqrt
 from typing import Self
@@ -169,10 +168,12 @@ BAG = 512
 _WORD_PREFIX = 7
 COUNT = len(NAMES) + BAG
 # Of a hash of 32 bits the highest say the place, the next one the sign.
-_PLACE = np.uint32(32 - (BAG - 1).bit_length())
-_SIGN = _PLACE - np.uint32(1)
+_PLACE = 32 - (BAG - 1).bit_length()
+_SIGN, _BITS = _PLACE - 1, 2**32 - 1
 # Knuth's multiplier: 2^32 over the golden ratio, odd.
-_GOLDEN = np.uint32(2654435769)
+_GOLDEN = 2654435769
+# With fewer words than this, one after the other.
+_FEW = 40
 # The meaning of a feature is fixed by all of this: a classifier trained on other features must not be used.
 VERSION = hashlib.sha256(repr((2, NAMES, STEMS, BAG, _WORD_PREFIX, FEATURE_CHARS)).encode()).hexdigest()[:16]
 
@@ -198,14 +199,14 @@ def look(text: str) -> Look:
     letters = sum(map(len, words)) + len(folded.ideographs)
     counts = _LEXICON.count(words, times, grams, folded.folded)
     first = _FIRST.get(words[0]) if words else None
-    features = np.empty(COUNT)
+    features = np.zeros(COUNT)
     features[: len(NAMES)] = [
         *_shape(text, seen, folded, times, len(grams)),
-        *(1.0 if first == name else 0.0 for name in _WH),
-        *(1.0 if count else 0.0 for count in counts),
+        *[1.0 if first == name else 0.0 for name in _WH],
+        *[1.0 if count else 0.0 for count in counts],
         *map(log1p, counts),
     ]
-    features[len(NAMES) :] = _bag(times.keys(), grams)
+    _fill(features[len(NAMES) :], {word[:_WORD_PREFIX] for word in times}, grams)
     return Look(features, letters > 0 and folded.other < _OTHER_SHARE * letters)
 
 
@@ -219,17 +220,20 @@ def legible(text: str) -> bool:
     return look(text).legible
 
 
-def _bag(words: Iterable[str], grams: Grams) -> Features:
-    """The different words and ideographs, hashed with a sign into BAG places, as a vector of norm 1 (0 without any)."""
-    stems = " ".join({word[:_WORD_PREFIX] for word in words}).encode().split()
-    hashes = np.fromiter(map(zlib.crc32, stems), dtype=np.uint32, count=len(stems))
-    if len(grams):
-        # No spaces between words: single characters and neighbouring pairs stand for them.
-        hashes = np.concatenate([hashes, grams * _GOLDEN])
-    signs = (hashes >> _SIGN & 1) * 2.0 - 1.0
-    bag: Features = np.bincount(hashes >> _PLACE, weights=signs, minlength=BAG).astype(np.float64, copy=False)
+def _fill(bag: Features, stems: set[str], grams: Grams) -> None:
+    """Hash the different words and ideographs with a sign into the places of the bag, which then has norm 1."""
+    if len(stems) + len(grams) < _FEW:
+        # What numpy costs to be called is more than these few additions.
+        for value in (*map(zlib.crc32, map(str.encode, stems)), *(gram * _GOLDEN & _BITS for gram in grams.tolist())):
+            bag[value >> _PLACE] += 1.0 if value >> _SIGN & 1 else -1.0
+    else:
+        hashes = np.fromiter(map(zlib.crc32, " ".join(stems).encode().split()), dtype=np.uint32, count=len(stems))
+        # No spaces between ideographs: single ones and neighbouring pairs stand for words.
+        hashes = np.concatenate([hashes, grams * np.uint32(_GOLDEN)])
+        bag += np.bincount(hashes >> _PLACE, weights=(hashes >> _SIGN & 1) * 2.0 - 1.0, minlength=BAG)
     norm = sqrt(float(bag @ bag))
-    return bag / norm if norm else bag
+    if norm:
+        bag /= norm
 
 
 def length(text: str) -> float:

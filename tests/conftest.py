@@ -55,6 +55,7 @@ SLOW = (
     "unit/capacity/test_fleet",
     "unit/deploy/test_instance",
     "unit/router/test_conversations",
+    "unit/router/test_speed_changes_nothing",
     "unit/router/test_train",
 )
 

@@ -226,13 +226,13 @@ def _covered(a: Reading, b: Reading, words: _Words, table: WordTable) -> tuple[f
     return max(one, other), min(one, other)
 
 
-def _coverage(left: Sequence[str], others: Sequence[str], total: float, table: WordTable) -> float:
+def _coverage(left: Sequence[str], others: tuple[str, ...], total: float, table: WordTable) -> float:
     if not left:
         return 1.0
     weights = [table.weight(word) for word in left]
     if not others:
         return 1 - sum(weights) / total
-    nearest = np.maximum.reduce(table.stack(left) @ table.stack(others).T, axis=1)
+    nearest = np.maximum.reduce(table.stack(left) @ table.whole(others).T, axis=1)
     distance = 1 - np.minimum(np.maximum(nearest, 0), 1)
     lost = np.add.accumulate(np.array(weights, dtype=np.float32) * distance)[-1]
     return float(1 - lost / np.float32(total))
@@ -259,7 +259,7 @@ def _substitutes(a: Reading, b: Reading, aligned: Alignment, table: WordTable) -
     fit = 1.0
     if alone and others:
         unfaced = table.stack([many[at] for at in sorted(alone)])
-        fit = float(np.maximum.reduce(unfaced @ table.stack(others).T, axis=1).min())
+        fit = float(np.maximum.reduce(unfaced @ table.whole(others).T, axis=1).min())
     elif alone:
         fit = -1.0
     return max(facing, default=1.0), min(facing, default=1.0), fit

@@ -9,7 +9,7 @@ from cache.guard.lexicon import lexicon
 from cache.guard.model import GuardFileError, PairModel, load_model, parse_model
 from cache.guard.model import deciding as deciding_feature
 from cache.guard.pairing import Pair
-from cache.guard.reading import Reader, Reading
+from cache.guard.reading import Reader
 from cache.guard.words import word_table
 from cache.verdict import Side, Verdict, Verifier
 
@@ -28,28 +28,32 @@ class Guard:
     """
 
     def __init__(self, model: PairModel, cut: float | None = None) -> None:
-        self._model = model
-        self._cut = model.cut if cut is None else cut
+        self._model, self.embedder = model, model.embedder
+        self.cut = model.cut if cut is None else cut
         self._lexicon, self._words = lexicon(), word_table()
         reader = Reader(self._lexicon, self._words)
         self._read = lru_cache(maxsize=READINGS)(reader.read)
 
     def verify(self, asked: Side, stored: Side) -> Verdict:
         """Whether the stored answer may be served, and what decided: a rule or a feature by name, or `identical`."""
-        a, b = self._read(asked.text), self._read(stored.text)
-        if a.identity == b.identity:
+        pair = self.compared(asked.text, stored.text)
+        if pair is None:
             return Verdict(served=True, feature="identical")
-        pair = Pair(a, b, self._lexicon, self._words)
         if (rule := pair.refusal()) is not None:
             return Verdict(served=False, feature=rule)
         score, worth = self._model.score(pair.features(float(asked.vector @ stored.vector)))
-        served = score >= self._cut
-        unsure = abs(score - self._cut) <= UNSURE
+        served = score >= self.cut
+        unsure = abs(score - self.cut) <= UNSURE
         return Verdict(served, deciding_feature(worth, served), round(score, 4), unsure)
 
-    def reading(self, text: str) -> Reading:
-        """What the guard reads in a text; for people who ask why."""
-        return self._read(text)
+    def score(self, pair: Pair, similarity: float) -> float:
+        """What the model says of a pair that no rule refuses, 0 to 1."""
+        return self._model.score(pair.features(similarity))[0]
+
+    def compared(self, asked: str, stored: str) -> Pair | None:
+        """What the guard sees in two texts; None where they are the same."""
+        a, b = self._read(asked), self._read(stored)
+        return None if a.identity == b.identity else Pair(a, b, self._lexicon, self._words)
 
 
 class IdenticalOnly:

@@ -3,12 +3,14 @@
 import importlib.resources
 import io
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 WORDS_FILE = "words.npz"
+# Texts whose stack is remembered: 3 MB.
+STACKS = 1024
 
 
 class WordTable:
@@ -28,6 +30,8 @@ class WordTable:
         ranks = np.log1p(np.arange(len(words)) / 100)
         weights: list[float] = (0.3 + 0.7 * ranks / ranks[-1]).tolist()
         self._weights = dict(zip(words, weights, strict=True))
+        # A question is compared with several others.
+        self.whole = lru_cache(STACKS)(self.stack)
 
     def __contains__(self, word: object) -> bool:
         return word in self._rows

@@ -8,10 +8,8 @@ from cache.catalogue import Catalogue
 from cache.stores.base import Entry, Sizes, Wording
 from core.clock import Clock
 
-# What an entry costs besides its answer, text and vector: objects, dictionary slots, keys (measured, rounded up).
+# What an entry costs besides its answer and its question: objects, dictionary slots, keys (measured, rounded up).
 OVERHEAD = 1400
-# A vector is held once in full and once as a searchable code of a quarter.
-VECTOR_COPIES = 1.25
 
 
 class Held(NamedTuple):
@@ -70,7 +68,7 @@ class MemoryStore:
             self._drop(entry.id)
         size = OVERHEAD + len(entry.body)
         if wording is not None:
-            size += 2 * len(wording.text) + int(wording.vector.nbytes * VECTOR_COPIES)
+            size += self._catalogue.weight(wording)
         if size > self._max_bytes:
             return False
         self._used[entry.id] = Held(entry, size)

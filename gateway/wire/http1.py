@@ -7,7 +7,7 @@ else about it is uvicorn's: parsing, pipelining, flow control, shutdown; and so 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -25,9 +25,13 @@ STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() 
 
 
 class HotApplication(Protocol):
-    """An application with routes that are answered without ASGI: `hot` are their paths, all of them for POST."""
+    """An application with routes that are answered without ASGI: `hot` are their paths, all of them for POST.
+
+    `now` reads its monotonic clock.
+    """
 
     hot: Mapping[bytes, str]
+    now: Callable[[], float]
 
     def serve(self, wire: "HttpWire") -> Awaitable[None]: ...
 
@@ -35,16 +39,18 @@ class HotApplication(Protocol):
 class HttpWire:
     """One request of a hot route; see gateway.wire.base.Wire. Also what uvicorn's connection takes for its cycle.
 
-    `path`: of the route. `head`: the request's headers, names in lower case; of repeated ones the last.
+    `path`: of the route. `head`: the request's headers, names in lower case; of repeated ones the last. `arrived`: when
+    the end of its head had come, on the application's clock.
     """
 
     __slots__ = (
-        "_body", "_connection", "_expects", "_flow", "_transport", "_waiter", "_watched", "disconnected",
+        "_body", "_connection", "_expects", "_flow", "_transport", "_waiter", "_watched", "arrived", "disconnected",
         "head", "keep_alive", "more_body", "path", "response_complete", "response_started", "task",
     )  # fmt: skip
 
     def __init__(self, connection: "Http1Connection", path: str, head: dict[bytes, bytes], *, keep_alive: bool) -> None:
         self._connection = connection
+        self.arrived = connection.came
         self._transport = connection.transport
         self._flow = connection.flow
         self._expects = connection.expect_100_continue
@@ -188,6 +194,8 @@ class Http1Connection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._answering: RequestResponseCycle | HttpWire | None = None
         self._idle_since = 0.0
+        # When the last bytes came.
+        self.came = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection on which nothing is asked is closed as one on which nothing more is."""
@@ -268,6 +276,7 @@ class Http1Connection(HttpToolsProtocol):
     def _unset_keepalive_if_required(self) -> None:
         """Called for everything that comes: one timer that looks at the time is cheaper than one for every request."""
         self._idle_since = self.loop.time()
+        self.came = self.app.now()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection where nothing has come for too long and nothing is being answered."""

@@ -1,6 +1,7 @@
 """A server whose every request is answered by a function of its exchange, over either wire."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ Answer = Callable[[Exchange], Awaitable[None]]
 
 class Application:
     """Answers requests for PATH by `answer`; `seen` are the exchanges so far. Everything else is ASGI and says so."""
+
+    now = staticmethod(time.monotonic)
 
     def __init__(self, answer: Answer, *, native: bool) -> None:
         self.hot = {PATH.encode(): PATH} if native else {}

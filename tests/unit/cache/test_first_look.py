@@ -4,10 +4,23 @@ import numpy as np
 import pytest
 
 from cache.controls import Controls
+from cache.first_look import LOOKED_AT
 from cache.question import namespace
 from cache.response_cache import ResponseCache
 from core.embedder import Vector
 from tests.unit.cache.fakes import DIM, ON, Agreeing, HandClock, ask, completion, direction, embedding, settings
+
+
+class Suspicious:
+    """A foresight that hopes for nothing below a likeness, and for no pair that it was told of."""
+
+    def __init__(self, likeness: float, *hopeless: str) -> None:
+        self.likeness, self.hopeless = likeness, hopeless
+        self.seen: list[tuple[str, str]] = []
+
+    def hopeful(self, asked: str, stored: str, likeness: float) -> bool:
+        self.seen.append((asked, stored))
+        return stored not in self.hopeless
 
 
 class LetterGlance:
@@ -29,8 +42,8 @@ class LetterGlance:
         return self._least
 
 
-def caching(glance: LetterGlance | None, **options: object) -> ResponseCache:
-    cache = ResponseCache(settings(**options), clock=HandClock(), verifier=Agreeing())
+def caching(glance: LetterGlance | None, foresight: Suspicious | None = None, **options: object) -> ResponseCache:
+    cache = ResponseCache(settings(**options), clock=HandClock(), verifier=Agreeing(), foresight=foresight)
     cache.understand(namespace("hand", "1", DIM), glance)
     return cache
 
@@ -56,6 +69,39 @@ async def test_a_near_text_of_the_same_partition_is_promising() -> None:
         assert not await cache.promising(ask("zzz"), ON)
         assert not await cache.promising(ask("silent", tenant="other"), ON)
         assert not await cache.promising(ask("silent", temperature=0), ON)
+
+
+async def test_a_near_text_that_the_guard_would_refuse_is_not_promising() -> None:
+    foresight = Suspicious(0.5, "listen", "silent")
+    async with caching(LetterGlance(), foresight) as cache:
+        await store(cache, "listen")
+        assert not await cache.promising(ask("tinsel"), ON)
+        assert foresight.seen == [("tinsel", "listen")]
+        await store(cache, "enlist")
+        assert await cache.promising(ask("tinsel"), ON)
+        assert not await cache.promising(ask("zzz"), ON)
+
+
+async def test_a_foresight_is_asked_about_the_nearest_few_only_and_from_its_own_likeness_on() -> None:
+    foresight = Suspicious(0.7, *(f"{letter}tinsel" for letter in "abcdefgh"))
+    async with caching(LetterGlance(), foresight) as cache:
+        for letter in "abcdefgh":
+            await store(cache, f"{letter}tinsel")
+        assert not await cache.promising(ask("tinsel"), ON)
+        assert len(foresight.seen) == LOOKED_AT
+        foresight.likeness = cache.catalogue.first_look._least = 0.999  # type: ignore[union-attr]
+        assert not await cache.promising(ask("tinsel"), ON)
+        assert len(foresight.seen) == LOOKED_AT
+
+
+async def test_what_the_first_look_keeps_is_counted_in_the_bytes() -> None:
+    sizes = []
+    for glance in (None, LetterGlance()):
+        async with caching(glance) as cache:
+            for text in ("listen", "enlist"):
+                await store(cache, text)
+            sizes.append((await cache.stats()).bytes)
+    assert sizes[1] - sizes[0] >= 2 * 4 * LetterGlance.dim
 
 
 async def test_what_has_left_the_cache_is_not_promising() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.cache_growth import MadeUpGlance
 from cache import index as index_module
+from cache.question import namespace
 from cache.response_cache import ResponseCache
-from tests.unit.cache.fakes import ON, Agreeing, HandClock, ask, completion, embedding, settings
+from tests.unit.cache.fakes import DIM, ON, Agreeing, HandClock, ask, completion, embedding, settings
 
 
 async def grow(cache: ResponseCache, first: int, count: int) -> None:
@@ -28,13 +30,14 @@ async def test_many_distinct_prompts_take_no_more_memory_than_the_bounds(monkeyp
         monkeypatch.setattr(index_module, name, value)
     kept = settings({"max_entries": 400}, max_bytes=2_000_000)
     async with ResponseCache(kept, clock=HandClock(), verifier=Agreeing()) as cache:
+        cache.understand(namespace("hand", "1", DIM), MadeUpGlance())
         index = cache.catalogue._index
         tracemalloc.start()
         await grow(cache, 0, 1500)
-        await index.settled()
+        await cache.catalogue.settled()
         before = tracemalloc.get_traced_memory()[0]
         await grow(cache, 1500, 3000)
-        await index.settled()
+        await cache.catalogue.settled()
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         stats = await cache.stats()
