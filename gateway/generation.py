@@ -16,6 +16,8 @@ from core.embedder import Embedding
 from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
+from gateway.affinity import HEADER as SESSION
+from gateway.affinity import session
 from gateway.door import enter
 from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
@@ -145,10 +147,13 @@ class Generation:
     ) -> Awaitable[Opened[Begun]]:
         """Calls the tier when awaited."""
         gate, request = work.gate, work.request
+        headers = upstream_headers(exchange, gate.authorization, JSON_TYPE)
+        if (name := session(account.tenant, request)) is not None:
+            headers[SESSION] = name
         call = Call(
             "POST",
             PATHS[request.kind],
-            upstream_headers(exchange, gate.authorization, JSON_TYPE),
+            headers,
             upstream_body(request if work.listener is None else work.listener.asking(), work.model),
             gate.settings.timeout.connect,
         )

@@ -54,6 +54,7 @@ SLOW = (
     "unit/capacity/test_calibrate",
     "unit/capacity/test_fleet",
     "unit/deploy/test_instance",
+    "unit/deploy/test_vllm_agrees",
     "unit/router/test_conversations",
     "unit/router/test_speed_changes_nothing",
     "unit/router/test_train",

@@ -150,7 +150,7 @@ def test_the_fragment_is_a_configuration() -> None:
     config = validate(document["config"])
     assert config.tiers.small is not None
     assert config.tiers.small.replicas.min == document["tiers"]["small"]["replicas"]
-    assert engine_problems(config) == []
+    assert engine_problems(config, "gpu") == []
 
 
 TINY = ["--rate", "1", "--prompt-tokens", "9", "--output-tokens", "9", "--slo-ttft", "1s"]
