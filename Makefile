@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait on sockets and processes more than they compute: several at a time, but never one per core of a large machine.
 PARALLEL := -n auto --maxprocesses 4
-PACKAGES := core cache router gateway deploy bench forebay
+PACKAGES := core cache router capacity gateway deploy bench forebay
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -49,8 +49,9 @@ test: lint redis  ## every check and test, with real Ray Serve and vLLM
 
 bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 	$(BIN)/python -m bench.overhead
-	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust; else \
-	  echo "bench.cache_trust is left out: FOREBAY_DATA names no folder of labelled pairs"; fi
+	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs; \
+	  else echo "bench.cache_trust and bench.router_quality are left out: FOREBAY_DATA names no folder of labelled rows"; fi
+	$(BIN)/python -m bench.router_latency
 
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py

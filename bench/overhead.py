@@ -5,8 +5,9 @@
 
 The gateway and the peers have one core, the engine and the load share another. Every round runs every measurement once,
 so that a noisy machine is noisy for all of them; the figures are medians over the rounds. `rps_core` comes from the CPU
-time of the relay's processes, not from the clock. `again`: the same request repeated, an exact hit here. The exact
-cache is on and misses (every prompt is new), the tier is asked for by name, and there is no embedder.
+time of the relay's processes, not from the clock. The exact cache is on and misses (every prompt is new), the tier is
+asked for by name, and there is no embedder. `uncached`: the same with the cache off for the request. `again`: the same
+request repeated, an exact hit here.
 """
 
 import argparse
@@ -41,6 +42,7 @@ CHUNKS = 64
 QUESTION = "Which of these words comes first in the alphabet, and why? " + "harbour lantern meadow " * 14
 ANSWER = "It is the harbour, because h comes before l and m."
 SCRIPT = {"text": ANSWER}
+UNCACHED = "x-forebay-cache: off\r\n"
 STREAM = {"text": "token " * CHUNKS, "itl": 0.005}
 
 
@@ -117,17 +119,19 @@ class Target:
     process: psutil.Process | None = None
     numbers: Iterator[int] = field(default_factory=count)
 
-    def request(self, stream: bool, fresh: bool) -> bytes:
-        """One request's bytes; `fresh`: a prompt that was never asked."""
+    def request(self, stream: bool, fresh: bool, header: str = "") -> bytes:
+        """One request's bytes; `fresh`: a prompt that was never asked. `header`: a further one, with its line end."""
         text = f"{QUESTION}{next(self.numbers) if fresh else 'again'}"
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 200}
         if stream:
             body |= {"stream": True, "script": STREAM}
         raw = json.dumps(body).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-        return f"{head}{len(raw)}\r\n\r\n".encode() + raw
+        return f"{head}{len(raw)}\r\n{header}\r\n".encode() + raw
 
-    async def load(self, concurrency: int, seconds: float, *, stream: bool = False, fresh: bool = True) -> Run:
+    async def load(
+        self, concurrency: int, seconds: float, *, stream: bool = False, fresh: bool = True, header: str = ""
+    ) -> Run:
         """A closed loop of `concurrency` connections for so long."""
         host, _, port = self.url.removeprefix("http://").partition(":")
         loop = asyncio.get_running_loop()
@@ -137,7 +141,7 @@ class Target:
 
         async def user(line: Answers) -> None:
             while time.perf_counter() - began < seconds:
-                first, whole = await line.ask(self.request(stream, fresh))
+                first, whole = await line.ask(self.request(stream, fresh, header))
                 run.first.append(first)
                 run.whole.append(whole)
 
@@ -178,11 +182,14 @@ async def measure(direct: Target, relays: dict[str, Target], rounds: int) -> lis
 async def one(target: Target, alone: Run, plain: Run, flow: Run) -> dict[str, float]:
     """One relay in one round, against the engine asked directly: alone, under load, streaming."""
     through, relay = await target.load(1, 1.0), await target.load(CONCURRENCY, 1.5)
+    uncached = await target.load(CONCURRENCY, 1.5, header=UNCACHED)
     hit = await target.load(CONCURRENCY, 1.5, fresh=False)
     streams = await target.load(STREAMS, 1.0, stream=True)
     return {
         "relay_cpu_us": relay.cpu_each * 1e6,
         "relay_rps_core": 1 / relay.cpu_each,
+        "uncached_cpu_us": uncached.cpu_each * 1e6,
+        "uncached_rps_core": 1 / uncached.cpu_each,
         "relay_rps": len(relay.whole) / relay.seconds,
         "direct_rps": len(plain.whole) / plain.seconds,
         "again_cpu_us": hit.cpu_each * 1e6,

@@ -43,6 +43,12 @@ class FirstLook:
         """Bytes that a question takes here."""
         return OVERHEAD + 4 * self._glance.dim
 
+    def renew(self, threshold: float) -> None:
+        """The cache demands another similarity from here on."""
+        least = self._glance.least(threshold)
+        # Where that was not measured, every question may be near.
+        self._least = -1.0 if least is None else least
+
     async def aclose(self) -> None:
         """Ends the search threads."""
         await self._index.aclose()

@@ -110,6 +110,12 @@ class ResponseCache:
         self.catalogue = Catalogue(settings.semantic.max_entries)
         self._store: Store = (open_store or self._in_memory)(self.catalogue)
 
+    def renew(self, settings: Cache) -> None:
+        """Go on with another threshold and deadline; everything else must be the same."""
+        self._settings = settings
+        if self.catalogue.first_look is not None:
+            self.catalogue.first_look.renew(settings.semantic.threshold)
+
     @property
     def lifetime(self) -> float:
         """Seconds after which neither layer serves an entry."""
@@ -209,8 +215,12 @@ class ResponseCache:
         *,
         tier: str,
         controls: Controls,
+        body: bytes | None = None,
     ) -> str | None:
-        """Stores a completion, in place of an older answer to the same question; None, or why it was not stored."""
+        """Stores a completion, in place of an older answer to the same question; None, or why it was not stored.
+
+        `body`: the completion as JSON, where it has been written already.
+        """
         if not controls.write:
             return "off"
         if (reason := refusal_to_store(answer)) is not None:
@@ -223,7 +233,7 @@ class ResponseCache:
             fingerprint=question.fingerprint,
             tenant=question.tenant,
             tier=tier,
-            body=orjson.dumps(answer),
+            body=body or orjson.dumps(answer),
             stored_at=self._clock.monotonic(),
             partition=question.partition if semantic else None,
         )

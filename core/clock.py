@@ -19,10 +19,6 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary point."""
-        return time.monotonic()
-
-    def time(self) -> float:
-        """Seconds since the Unix epoch."""
-        return time.time()
+    # A request reads the clock a dozen times: the functions themselves, without a call around each.
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)

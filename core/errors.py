@@ -8,6 +8,7 @@ ForebayError
     ├── Unauthorized       401
     ├── Forbidden          403
     ├── NotFound           404
+    ├── MethodNotAllowed   405
     ├── PayloadTooLarge    413
     ├── Refused            429  queue full, waited too long, deadline; with Retry-After
     ├── UpstreamError      502  the tier's server broke before the first content byte
@@ -113,6 +114,18 @@ class NotFound(RequestError):
     status = 404
     type = "invalid_request_error"
     code = "not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, but not for this method. `allow`: the methods that it takes."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
 
 
 class PayloadTooLarge(RequestError):

@@ -1,20 +1,23 @@
 """An inference request, parsed once at the edge and read by cache, router and gateway."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, cast
 
 import orjson
 from pydantic import JsonValue
 
 from core.errors import BadRequest
+from core.once import once
 
 RouteKind = Literal["chat", "completion"]
 Body = Mapping[str, JsonValue]
 
 # The head and the tail of what is longer are looked at, in characters: bounded work whatever the prompt's size.
 WINDOW_CHARS = 8000
+_TEXT = (None, "text", "input_text", "refusal")
+_TOOL_ROLES = ("tool", "function")
 # What is nested deeper can be read but not written again: orjson stops at 254 levels.
 MAX_DEPTH = 200
 
@@ -26,28 +29,28 @@ class InferenceRequest:
     kind: RouteKind
     body: Body
 
-    @property
+    @once
     def model(self) -> str:
         """What the client asked for: `auto`, a tier, a model or an adapter."""
-        return cast("str", self.body["model"])
+        return str(self.body["model"])
 
-    @property
+    @once
     def stream(self) -> bool:
         """Whether the answer is to be streamed."""
         return self.body.get("stream") is True
 
-    @property
+    @once
     def include_usage(self) -> bool:
         """Whether a streamed answer ends with a usage chunk."""
         options = self.body.get("stream_options")
-        return isinstance(options, Mapping) and options.get("include_usage") is True
+        return isinstance(options, dict) and options.get("include_usage") is True
 
-    @property
+    @once
     def messages(self) -> Sequence[Mapping[str, JsonValue]]:
         """The chat messages; empty for a text completion."""
         return cast("Sequence[Mapping[str, JsonValue]]", self.body.get("messages", ())) if self.kind == "chat" else ()
 
-    @cached_property
+    @once
     def user_text(self) -> str | None:
         """Text of the last message where a user wrote it (content parts joined by newlines); else None.
 
@@ -59,25 +62,55 @@ class InferenceRequest:
         last = self.messages[-1]
         return content_text(last.get("content")) if last.get("role") == "user" else None
 
-    @cached_property
+    @once
     def has_images(self) -> bool:
         """Whether any message carries a content part that is not text."""
-        return any(
-            isinstance(part, Mapping) and part.get("type") not in (None, "text", "input_text", "refusal")
-            for message in self.messages
-            if isinstance(content := message.get("content"), list)
-            for part in content
-        )
+        for message in self.messages:
+            content = message.get("content")
+            if isinstance(content, list) and any(isinstance(p, dict) and p.get("type") not in _TEXT for p in content):
+                return True
+        return False
 
-    @cached_property
+    @once
     def has_tools(self) -> bool:
         """Whether tools are offered, or were called earlier in the conversation."""
         if self.body.get("tools") or self.body.get("functions"):
             return True
-        return any(
-            message.get("role") in ("tool", "function") or message.get("tool_calls") or message.get("function_call")
-            for message in self.messages
-        )
+        for message in self.messages:
+            if message.get("role") in _TOOL_ROLES or message.get("tool_calls") or message.get("function_call"):
+                return True
+        return False
+
+    @once
+    def turns(self) -> "Turns":
+        """What the conversation is known by. Worked out once: it reads the whole history."""
+        messages = self.messages
+        users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+        if not users:
+            return Turns(None, None)
+        # After the assistant's or a tool's message the last user turn is the previous one.
+        ends = users[-1:] if users[-1] < len(messages) - 1 else users[-2:]
+        digest, start, found = hashlib.sha256(), 0, []
+        for end in ends:
+            written = orjson.dumps(messages[start : end + 1], option=orjson.OPT_SORT_KEYS)
+            # Without the brackets, so that parts add up to the whole.
+            digest.update(memoryview(written)[1:-1])
+            found.append(digest.digest())
+            digest.update(b",")
+            start = end + 1
+        opening = len(users) == 1 and ends[0] == len(messages) - 1
+        return Turns(None if opening else found[0], found[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Digests of a conversation's messages: up to the user's previous turn, and up to the last one.
+
+    `previous` is the `last` of the request before, as clients send the whole history each time. None: no such turn.
+    """
+
+    previous: bytes | None
+    last: bytes | None
 
 
 def content_text(content: JsonValue) -> str | None:
@@ -113,20 +146,19 @@ def parse(raw: bytes, kind: RouteKind) -> InferenceRequest:
         raise BadRequest("the body must be a JSON object", code="invalid_json")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _deeper(body, MAX_DEPTH):
         raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels", code="invalid_json")
-    _require(isinstance(body.get("model"), str) and body["model"], "model", "must be a non-empty string")
-    for flag in ("stream",):
-        _require(isinstance(body.get(flag), bool | None), flag, "must be true or false")
-    options = body.get("stream_options")
-    _require(options is None or isinstance(options, dict), "stream_options", "must be an object")
-    _require("kv_transfer_params" not in body, "kv_transfer_params", "is not accepted from clients")
+    model, stream, options = body.get("model"), body.get("stream"), body.get("stream_options")
+    if not (isinstance(model, str) and model):
+        raise _bad("model", "must be a non-empty string")
+    if not isinstance(stream, bool | None):
+        raise _bad("stream", "must be true or false")
+    if not isinstance(options, dict | None):
+        raise _bad("stream_options", "must be an object")
+    if "kv_transfer_params" in body:
+        raise _bad("kv_transfer_params", "is not accepted from clients")
     if kind == "chat":
-        messages = body.get("messages")
-        _require(isinstance(messages, list) and messages, "messages", "must be a non-empty array")
-        for index, message in enumerate(messages or ()):
-            good = isinstance(message, dict) and isinstance(message.get("role"), str)
-            _require(good, f"messages[{index}]", "must be an object with a role")
-    else:
-        _require(body.get("prompt") is not None, "prompt", "is required")
+        _check_messages(body.get("messages"))
+    elif body.get("prompt") is None:
+        raise _bad("prompt", "is required")
     if body.get("max_completion_tokens") is not None and "max_tokens" in body:
         del body["max_tokens"]
     return InferenceRequest(kind, body)
@@ -144,6 +176,13 @@ def _deeper(value: JsonValue, limit: int) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-def _require(good: object, param: str, message: str) -> None:
-    if not good:
-        raise BadRequest(f"{param} {message}", param=param)
+def _check_messages(messages: JsonValue) -> None:
+    if not (isinstance(messages, list) and messages):
+        raise _bad("messages", "must be a non-empty array")
+    for index, message in enumerate(messages):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+            raise _bad(f"messages[{index}]", "must be an object with a role")
+
+
+def _bad(param: str, message: str) -> BadRequest:
+    return BadRequest(f"{param} {message}", param=param)

@@ -45,9 +45,10 @@ def build(args: dict[str, JsonValue]) -> "Application":
         raise ConfigError([Problem("tier", f"{given}; legal: {legal}")])
     if name not in tiers:
         raise ConfigError([Problem("tier", f"{name!r} is not configured; configured: {legal}")])
-    problems = check_engines(config)
+    device = engine_device() or "gpu"
+    problems = check_engines(config, device)
     if problems:
         raise ConfigError(problems)
     tier = tiers[name]
     source = str(ensure(logger.info)) if is_packaged(tier) else None
-    return application(tier, engine_device() or "gpu", source)
+    return application(tier, device, source)

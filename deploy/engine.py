@@ -1,12 +1,10 @@
-"""Engine arguments of a tier, checked by name and type before anything is started.
+"""Engine arguments of a tier, checked by name, type and combination before anything is started.
 
 The names come from `engine_arguments.json`, written from the vLLM release this version is pinned to: the check takes
 milliseconds and needs no vLLM. What only the engine can know (whether a model supports a quantization, say) it says
 itself when it starts.
 """
 
-import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +14,12 @@ from pydantic import JsonValue
 
 from core.config import Config
 from core.errors import Problem
-from deploy.engine_arguments import ARGUMENTS
+from deploy.adapters import check_adapters
+from deploy.combinations import Engine, check_combinations
+from deploy.device import Device
+from deploy.engine_arguments import document, nearest
+from deploy.groups import groups
+from deploy.tiers import engine_arguments
 
 _SERVED = "Ray Serve answers HTTP for the engine; remove it"
 # Arguments that follow from the rest of the document or from how the engine is run.
@@ -26,6 +29,7 @@ OWNED: Mapping[str, str] = {
     "served_model_name": "set by the tier's model; set tiers.*.model instead",
     "kv_transfer_config": "set by the tier's disaggregation; set tiers.*.disaggregation instead",
     "lora_modules": "set by the tier's adapters; set tiers.*.adapters instead",
+    "enable_lora": "on where the tier has adapters; set tiers.*.adapters instead",
     "distributed_executor_backend": "set by Ray Serve; remove it",
     "disable_log_stats": "engine metrics are always on; remove it",
     "hf_token": "a secret; set the environment variable HF_TOKEN instead",
@@ -65,18 +69,29 @@ def check_engine(engine: Mapping[str, JsonValue], path: str) -> list[Problem]:
     return [problem for name, value in engine.items() for problem in _check(name, value, f"{path}.{name}")]
 
 
-def check_engines(config: Config) -> list[Problem]:
-    """Every fault of the engine arguments of all tiers that are run here; others are their owner's business."""
+def check_engines(config: Config, device: Device) -> list[Problem]:
+    """Every fault of the engines of all tiers that are run here; others are their owner's business.
+
+    Arguments one by one, then together with the defaults of `device`, then adapters.
+    """
     problems = []
     for name, tier in config.tiers.items():
         if tier.urls:
             continue
-        problems += check_engine(tier.engine, f"tiers.{name}.engine")
-        if tier.disaggregation is not None:
-            at = f"tiers.{name}.disaggregation"
-            problems += check_engine(tier.disaggregation.prefill.engine, f"{at}.prefill.engine")
-            problems += check_engine(tier.disaggregation.decode.engine, f"{at}.decode.engine")
+        at, engine = f"tiers.{name}", engine_arguments(tier, device)
+        found = _check_together(tier.engine, engine, f"{at}.engine", device)
+        # Faults of the tier's own arguments would only be repeated for its groups.
+        if tier.disaggregation is not None and not found:
+            own = {"prefill": tier.disaggregation.prefill.engine, "decode": tier.disaggregation.decode.engine}
+            for group in groups(tier):
+                whole, place = engine_arguments(tier, device, group), f"{at}.disaggregation.{group.role}.engine"
+                found += _check_together(own[group.role], whole, place, device)
+        problems += [*found, *check_adapters(tier.adapters, engine, at)]
     return problems
+
+
+def _check_together(given: Mapping[str, JsonValue], whole: Engine, path: str, device: Device) -> list[Problem]:
+    return check_engine(given, path) or check_combinations(whole, path, device)
 
 
 def _check(name: str, value: JsonValue, path: str) -> list[Problem]:
@@ -86,9 +101,8 @@ def _check(name: str, value: JsonValue, path: str) -> list[Problem]:
     argument = known.get(name)
     if argument is None:
         legal = sorted(set(known) - set(OWNED))
-        close = difflib.get_close_matches(name.replace("-", "_"), legal, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "; legal are the arguments of AsyncEngineArgs"
-        return [Problem(path, f"unknown engine argument of vLLM {_version()}{hint}")]
+        hint = nearest(name.replace("-", "_"), legal).strip() or "legal are the arguments of AsyncEngineArgs"
+        return [Problem(path, f"unknown engine argument of vLLM {_version()}; {hint}")]
     if "any" in argument.types:
         return []
     if argument.choices and value is not None:
@@ -106,19 +120,13 @@ def _is(value: JsonValue, kind: str) -> bool:
     return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
-@cache
-def _document() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(ARGUMENTS.read_text(encoding="utf-8"))
-    return found
-
-
 def _version() -> str:
-    return str(_document()["vllm"])
+    return str(document()["vllm"])
 
 
 @cache
 def _arguments() -> Mapping[str, _Argument]:
     return {
         name: _Argument(tuple(kind["types"]), tuple(kind.get("choices", ())))
-        for name, kind in _document()["arguments"].items()
+        for name, kind in document()["arguments"].items()
     }

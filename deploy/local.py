@@ -26,6 +26,7 @@ from pydantic import JsonValue
 from core.config import Config, TierName
 from core.errors import ForebayError
 from deploy.enginelog import reason
+from deploy.groups import groups
 from deploy.processes import adopt_orphans, descendants, end, is_alive, reap, remove_shared_memory, shared_memory
 from deploy.tiers import CPUS_PER_REPLICA
 
@@ -167,7 +168,7 @@ class LocalCluster:
     def _init(self) -> None:
         import ray  # noqa: PLC0415  # as above
 
-        replicas = sum(tier.replicas.max for tier in self._tiers.values())
+        replicas = sum(group.replicas.max for tier in self._tiers.values() for group in groups(tier))
         ray.init(
             address="local",
             # Logical: engines share the real ones.

@@ -1,7 +1,6 @@
 """What `forebay up` is about to do, checked as far as it can be before anything is started."""
 
 import errno
-import math
 import os
 import socket
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from core.config.load import Document, apply_overrides, read_document
 from core.errors import ConfigError, ForebayError
 from deploy.device import Device, available_memory, engine_device, gpu_count
 from deploy.engine import check_engines
+from deploy.groups import Group, groups
 from deploy.local import free_port
 from deploy.profiles import profile
 from deploy.tiers import engine_arguments, is_packaged
@@ -85,7 +85,7 @@ def plan(path: Path | None, device: Device, environ: Mapping[str, str] = os.envi
     """
     document = apply_overrides(profile(device) if path is None else read_document(path), environ)
     config = validate(document)
-    problems = check_engines(config)
+    problems = check_engines(config, device)
     if problems:
         raise ConfigError(problems)
     return Plan(config, _absolute(document))
@@ -102,6 +102,7 @@ def refuse_what_cannot_run(plan: Plan, machine: Machine) -> None:
             f"vLLM is not installed, so tier {tiers} cannot run here: install forebay[cpu] or forebay[gpu], "
             "or give the tiers' urls"
         )
+    _check_adapters(plan)
     if machine.engine == "gpu":
         _check_gpus(plan, machine.gpus)
     else:
@@ -135,8 +136,15 @@ def _check_port(config: Config) -> None:
         raise CannotStart(f"gateway.host: cannot listen on {host}:{port}: {error.strerror or error}") from None
 
 
+def _check_adapters(plan: Plan) -> None:
+    for name, tier in plan.own.items():
+        for adapter, source in tier.adapters.items():
+            if Path(source).is_absolute() and not Path(source).is_dir():
+                raise CannotStart(f"tiers.{name}.adapters.{adapter}: there is no folder {source}")
+
+
 def _check_gpus(plan: Plan, there: int) -> None:
-    wanted = sum(tier.replicas.min * _gpus(tier) for tier in plan.own.values())
+    wanted = sum(group.replicas.min * group.gpus for tier in plan.own.values() for group in groups(tier))
     if there < wanted:
         raise CannotStart(
             f"the tiers need {wanted} NVIDIA GPUs and this machine has {there}: lower tensor_parallel_size or "
@@ -144,13 +152,10 @@ def _check_gpus(plan: Plan, there: int) -> None:
         )
 
 
-def _gpus(tier: Tier) -> int:
-    sizes = (tier.engine.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline"))
-    return math.prod(size if isinstance(size, int) else 1 for size in sizes)
-
-
 def _check_memory(plan: Plan, there: int) -> None:
-    needed = _MEMORY_BASE + sum(tier.replicas.min * _engine_memory(tier) for tier in plan.own.values())
+    needed = _MEMORY_BASE + sum(
+        group.replicas.min * _engine_memory(tier, group) for tier in plan.own.values() for group in groups(tier)
+    )
     if there < needed:
         raise CannotStart(
             f"not enough memory: about {needed / _GIB:.1f} GiB are needed and {there / _GIB:.1f} GiB are available; "
@@ -158,8 +163,8 @@ def _check_memory(plan: Plan, there: int) -> None:
         )
 
 
-def _engine_memory(tier: Tier) -> int:
-    arguments = engine_arguments(tier, "cpu")
+def _engine_memory(tier: Tier, group: Group) -> int:
+    arguments = engine_arguments(tier, "cpu", group)
     source = Path(tier.source or tier.model)
     weights = PACKAGED_BYTES if is_packaged(tier) else sum(file.stat().st_size for file in source.glob("*.safetensors"))
     # Weights are stored in 16 bits, as a rule.
@@ -169,13 +174,23 @@ def _engine_memory(tier: Tier) -> int:
 
 
 def _absolute(document: Document) -> Document:
-    """The document with weights folders given as absolute paths: replicas have a working directory of their own."""
+    """The document with folders of weights and adapters as absolute paths: replicas have a working directory of their
+    own.
+    """
     tiers = document.get("tiers")
     if not isinstance(tiers, dict):
         return document
     found: dict[str, JsonValue] = {}
     for name, tier in tiers.items():
-        source = tier.get("source") if isinstance(tier, dict) else None
-        local = isinstance(tier, dict) and isinstance(source, str) and Path(source).is_dir()
-        found[name] = {**tier, "source": str(Path(str(source)).resolve())} if local and isinstance(tier, dict) else tier
+        filled = dict(tier) if isinstance(tier, dict) else {}
+        if "source" in filled:
+            filled["source"] = _folder(filled["source"])
+        adapters = filled.get("adapters")
+        if isinstance(adapters, dict):
+            filled["adapters"] = {adapter: _folder(path) for adapter, path in adapters.items()}
+        found[name] = filled if isinstance(tier, dict) else tier
     return {**document, "tiers": found}
+
+
+def _folder(source: JsonValue) -> JsonValue:
+    return str(Path(source).resolve()) if isinstance(source, str) and Path(source).is_dir() else source

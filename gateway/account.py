@@ -6,6 +6,7 @@ from gateway.auth import Identity, Priority
 from gateway.forecast import Need
 from gateway.limits.base import Taken
 from gateway.metering import Usage
+from gateway.tracing.span import Trace
 
 NOBODY = "-"
 
@@ -14,14 +15,15 @@ NOBODY = "-"
 class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
-    `tier` and `cache` are the values of the response headers. `confidence`: mean log-probability of the small tier's
-    first tokens, where the cascade listened. `semantic`: how the lookup by
-    meaning ended. `truncated`: of a long ask only head and tail were looked at. `left_at`:
-    when the client left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`:
-    for a tier whose answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as
-    sent, but 499 where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any
-    work. `need`: what it says about its tokens, once its body has been read; `taken`: what it holds of its key's
-    limits. `event_stream`: what was sent so far is a stream of OpenAI's events.
+    `tenant`: who pays; `-` before that is known. `tier` and `cache` are the values of the response headers.
+    `confidence`: mean log-probability of the small tier's first tokens, where the cascade listened. `semantic`: how the
+    lookup by meaning ended. `truncated`: of a long ask only head and tail were looked at. `left_at`: when the client
+    left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
+    answer was given up, and for the judge; `client_s`: for the client to take its stream. `status`: as sent, but 499
+    where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work. `need`:
+    what it says about its tokens, once its body has been read; `taken`: what it holds of its key's limits.
+    `called_at`: when its tier was called, and `trace`: its place there, where requests are traced.
+    `event_stream`: what was sent so far is a stream of OpenAI's events.
     """
 
     request_id: str
@@ -29,6 +31,7 @@ class Account:
     route: str
     arrived: float
     identity: Identity | None = None
+    tenant: str = NOBODY
     priority: Priority = "normal"
     need: Need | None = None
     taken: Taken | None = None
@@ -57,16 +60,8 @@ class Account:
     usage: Usage | None = None
     retries: int = 0
     url: str | None = None
-
-    @property
-    def tenant(self) -> str:
-        """Who pays; `-` before that is known."""
-        return NOBODY if self.identity is None else self.identity.tenant
-
-    @property
-    def key(self) -> str:
-        """The key's name; `-` where there is none."""
-        return NOBODY if self.identity is None else self.identity.name
+    called_at: float | None = None
+    trace: Trace | None = None
 
     @property
     def served(self) -> float | None:

@@ -49,6 +49,16 @@ class Admission:
         """Requests in the queue."""
         return len(self._line)
 
+    def renew(self, limits: Queue, *, patient: bool) -> None:
+        """Go on with other limits; who is inside or waits stays there."""
+        self._limits, self._patient = limits, patient
+        self._rate.renew(limits.max_inflight)
+        if self.inflight >= limits.max_inflight:
+            self._rate.filled()
+        else:
+            self._rate.freed()
+            self.wake()
+
     def expected_wait(self, ticket: Ticket | None = None) -> float:
         """Seconds until a request that joins the queue is let in, from the measured drain rate; 0 with a free slot.
 
@@ -121,7 +131,7 @@ class Admission:
 
     def _hand_over(self) -> None:
         """Give a slot that is taken to the next in line, else free it."""
-        if self._available() or not self._patient:
+        if len(self._line) and (self._available() or not self._patient):
             while (ticket := self._line.pop()) is not None:
                 turn = ticket.turn
                 if turn is None or turn.done():

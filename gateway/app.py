@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from core.errors import DependencyFault, NotFound, RequestError, Unavailable
+from core.errors import DependencyFault, MethodNotAllowed, NotFound, RequestError, Unavailable
 from core.request import RouteKind
 from gateway import envelope
 from gateway.account import Account
-from gateway.exchange import Exchange, Message, Receive, Scope, Send
+from gateway.exchange import Exchange
 from gateway.explain import Explain
 from gateway.feedback import Feedback
 from gateway.headers import answer_headers
@@ -23,6 +23,8 @@ from gateway.passthrough import ROUTE, PassThrough
 from gateway.pipeline import Answer, Pipeline
 from gateway.routes import admin, health, models, openapi
 from gateway.services import Services
+from gateway.wire.asgi import Message, Receive, Scope, Send
+from gateway.wire.http1 import HttpWire
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HOT: Mapping[str, RouteKind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
@@ -31,29 +33,31 @@ FEEDBACK = "/v1/feedback"
 MODELS = "/v1/models"
 
 
-class MethodNotAllowed(RequestError):
-    """The path exists, but not for this method."""
-
-    status = 405
-    type = "invalid_request_error"
-    code = "method_not_allowed"
-
-
 class Application:
-    """The ASGI application over opened services. It has no lifespan: whoever opens the services ends them."""
+    """The ASGI application over opened services, and `hot` routes that need no ASGI.
+
+    It has no lifespan: whoever opens the services ends them.
+    """
 
     def __init__(self, services: Services) -> None:
-        self._clock = services.clock
+        self.renew(services)
+
+    def renew(self, services: Services) -> None:
+        """Read the settings again: they hold for every request that comes from here on."""
+        self._clock, self.now = services.clock, services.clock.monotonic
+        self.hot = {path.encode(): path for path in HOT}
         self._pipeline = Pipeline(services)
         inference = Inference(services)
         self._hot: dict[str, Answer] = {path: partial(inference.answer, kind) for path, kind in HOT.items()}
         self._hot[EXPLAIN] = Explain(services).answer
-        self._hot[FEEDBACK] = Feedback(
-            services.learning.decisions, services.learning.file, services.metrics, services.clock
-        ).answer
+        learning = services.learning
+        feedback = Feedback(learning.decisions, learning.file, services.metrics, services.clock, services.siblings)
+        self._hot[FEEDBACK] = feedback.answer
+        among = {"feedback": feedback.answer_sibling, **health.answers(services), **admin.answers(services)}
+        services.siblings.answering(among)
         self._pass = PassThrough(services).answer
         own_port = services.config.gateway.metrics_port is not None
-        routes = [*health.routes(services, metrics=not own_port), *openapi.routes()]
+        routes = [*health.routes(services, metrics=not own_port), *openapi.routes(services)]
         self._starlette = starlette([*routes, *models.routes(services), *admin.routes(services)])
         self._services = services
 
@@ -63,7 +67,7 @@ class Application:
         if not path.startswith(("/v1/", "/admin/")):
             await self._starlette(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._clock.monotonic())
+        exchange = Exchange.asgi(scope, receive, send, self._clock.monotonic())
         hot = self._hot.get(path)
         if hot is not None:
             await self._pipeline.run(exchange, path, hot if exchange.method == "POST" else _only_post)
@@ -74,6 +78,12 @@ class Application:
             await self._pipeline.run(exchange, "/admin", partial(self._served, scope, receive, send), admin=True)
         else:
             await self._pipeline.run(exchange, ROUTE, self._pass)
+
+    def serve(self, wire: HttpWire) -> Awaitable[None]:
+        """One request of a hot route on a connection of our own server."""
+        path = wire.path
+        exchange = Exchange(wire, "POST", path, wire.head, wire.arrived)
+        return self._pipeline.run(exchange, path, self._hot[path])
 
     async def _served(
         self,
@@ -98,7 +108,7 @@ class Application:
 
 
 async def _only_post(exchange: Exchange, _account: Account, _block: Interruptible) -> None:
-    raise MethodNotAllowed(f"{exchange.path} takes POST, not {exchange.method}")
+    raise MethodNotAllowed(f"{exchange.path} takes POST, not {exchange.method}", "POST")
 
 
 def starlette(routes: list[Route]) -> App:
@@ -124,7 +134,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     allowed = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     fault: RequestError = NotFound(f"{request.method} {request.url.path} does not exist")
     if status == 405:
-        fault = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+        fault = MethodNotAllowed(f"{request.url.path} does not take {request.method}", allowed.get("Allow", "GET"))
     return Response(envelope.body(fault), fault.status, allowed, media_type="application/json")
 
 

@@ -1,7 +1,7 @@
 """From the bytes of a request to everything that is settled before anything is looked up or sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cache.controls import Controls, controls
 from cache.question import Question, namespace, question
@@ -20,10 +20,11 @@ _CACHE_HEADERS = {
 }
 _DEFAULT = Controls()
 EVERYONE = "*"
+# Repeated requests that are kept as they were read, and how long they may be.
+MAX_REPEATED, MAX_REPEATED_BYTES = 256, 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request, what it asks for, who asks, and how the cache sees it.
 
     `question` is None where the cache is neither read nor written.
@@ -43,6 +44,10 @@ class Reader:
         self._targets = targets
         self._shared = cache.scope == "global"
         self._cached = cache.exact.enabled or cache.semantic.enabled
+        self._embedder: BatchingEmbedder | None = None
+        self._space = ""
+        # What has been read before need not be parsed and hashed again: half the cost of a hit.
+        self._repeated: dict[tuple[bytes, RouteKind, str, bytes | None, str], Asked] = {}
 
     def read(
         self,
@@ -53,19 +58,32 @@ class Reader:
         embedder: BatchingEmbedder | None,
     ) -> Asked:
         """The request in a body. Raises RequestError."""
-        request = parse(raw, kind)
-        tier = headers.get(b"x-forebay-tier")
-        target = self._targets.resolve(request.model, None if tier is None else tier.decode("latin-1"))
         allowed = _controls(headers, allowed=identity.cache and self._cached)
+        tier, space = headers.get(b"x-forebay-tier"), self._namespace(embedder)
+        if allowed is _DEFAULT and (known := self._repeated.get((raw, kind, identity.tenant, tier, space))) is not None:
+            return known
+        request = parse(raw, kind)
+        target = self._targets.resolve(request.model, None if tier is None else tier.decode("latin-1"))
         seen: Question | None = None
         if allowed.read or allowed.write:
-            seen = question(
-                request,
-                tenant=EVERYONE if self._shared else identity.tenant,
-                target=target.question,
-                namespace="" if embedder is None else namespace(embedder.name, embedder.revision, embedder.dim),
-            )
+            tenant = EVERYONE if self._shared else identity.tenant
+            seen = question(request, tenant=tenant, target=target.question, namespace=space)
         return Asked(request, target, identity.tenant, allowed, seen)
+
+    def expect(self, raw: bytes, headers: Mapping[bytes, bytes], asked: Asked) -> None:
+        """The same body will probably come again: it has been asked before, and its answer is known."""
+        if asked.controls is not _DEFAULT or asked.question is None or len(raw) > MAX_REPEATED_BYTES:
+            return
+        if len(self._repeated) >= MAX_REPEATED:
+            self._repeated.clear()
+        tier, space = headers.get(b"x-forebay-tier"), asked.question.namespace
+        self._repeated[raw, asked.request.kind, asked.tenant, tier, space] = asked
+
+    def _namespace(self, embedder: BatchingEmbedder | None) -> str:
+        if embedder is not self._embedder:
+            self._embedder = embedder
+            self._space = "" if embedder is None else namespace(embedder.name, embedder.revision, embedder.dim)
+        return self._space
 
 
 def _controls(headers: Mapping[bytes, bytes], *, allowed: bool) -> Controls:

@@ -40,11 +40,11 @@ class Identity:
     weight: float = 1.0
     allowance: Allowance = UNLIMITED
 
-    def urgency(self, asked: str | None) -> Priority:
+    def urgency(self, asked: bytes | None) -> Priority:
         """The priority of a request that asks for one: the key's is default and maximum. Raises BadRequest."""
         if asked is None:
             return self.priority
-        given = next((known for known in PRIORITIES if known == asked), None)
+        given = next((known for known in PRIORITIES if known.encode() == asked), None)
         if given is None:
             raise BadRequest(f"x-forebay-priority must be one of {', '.join(PRIORITIES)}", param="x-forebay-priority")
         return max(given, self.priority, key=PRIORITIES.index)

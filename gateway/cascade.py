@@ -17,6 +17,7 @@ from gateway.exchange import Exchange
 from gateway.generation import Generation, Work
 from gateway.interrupt import Interruptible
 from gateway.services import Services
+from gateway.settle import cost
 from gateway.upstream.base import ConnectTimeout
 from router.decision import Decision
 
@@ -53,32 +54,30 @@ class Confidences:
 
 
 class Cascade:
-    """Runs the work of requests that may be escalated; all other work goes straight to its tier."""
+    """Runs the work of requests that may be escalated."""
 
     def __init__(self, services: Services, generation: Generation) -> None:
         self._services, self._generation = services, generation
         self._settings = services.config.router.cascade
+        self._on = self._settings.enabled
         self._confidences = Confidences(self._settings.threshold)
 
     def ear(self, request: InferenceRequest, decision: Decision, account: Account) -> Ear | None:
         """What listens to the small tier's answer; None where the request is not the cascade's business."""
-        if not may_escalate(self._services.config, request, decision):
+        if not self._on or not may_escalate(self._services.config, request, decision):
             return None
         return Ear(request, self._settings, self._services.clock, self._confidences.threshold, account)
 
     async def run(
         self,
         work: Work,
-        ear: Ear | None,
+        ear: Ear,
         exchange: Exchange,
         account: Account,
         block: Interruptible,
         remember: Remember,
     ) -> None:
-        """The work, on the small tier first where an ear listens. `remember` is told the tier of an escalation."""
-        if ear is None:
-            await self._generation.run(work, exchange, account, block)
-            return
+        """The work, on the small tier first, where the ear listens. `remember` is told the tier of an escalation."""
         reason = account.route_reason or ""
         try:
             await self._generation.run(work, exchange, account, block)
@@ -104,6 +103,8 @@ class Cascade:
             metrics.tokens("small", "input").inc(ear.usage.input)
             metrics.tokens("small", "output").inc(ear.usage.output)
             metrics.tokens("small", "cached").inc(ear.usage.cached)
+            price = self._services.tiers["small"].settings.price
+            self._services.savings.lost(cost(price, ear.usage.input, ear.usage.output))
 
     async def _escalate(
         self, work: Work, exchange: Exchange, account: Account, block: Interruptible, remember: Remember

@@ -1,7 +1,7 @@
 """Which tier, and what to embed on the way: the router as the pipeline uses it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.config import Config, TierName
 from core.embedder import BatchingEmbedder, Embedding, Vector
@@ -9,11 +9,10 @@ from gateway.asked import Asked
 from gateway.tier import TierGate
 from router.classifier import Classifier, Score
 from router.conversations import Conversations
-from router.decision import Decision, ask, decide
+from router.decision import Decision, ask, decide, named
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The one text of a request that is embedded, None for none, and who reads its vector.
 
     `semantic`: the cache's semantic layer does. `ask`: the classifier scores this text and reads its vector; None
@@ -23,6 +22,9 @@ class Plan:
     text: str | None
     semantic: bool
     ask: str | None
+
+
+NOTHING = Plan(None, False, None)
 
 
 class Chooser:
@@ -46,7 +48,7 @@ class Chooser:
         if self._semantic and question is not None and question.bypass is None and asked.controls.semantic:
             text = question.text
         if asked.target.tier is not None:
-            return Plan(text, text is not None, None)
+            return NOTHING if text is None else Plan(text, True, None)
         scored = ask(asked.request)
         # An approval ("yes, do it") is scored by what it refers to, which is not what the cache would compare.
         return Plan(scored, text is not None and text == scored, scored)
@@ -58,13 +60,15 @@ class Chooser:
 
     def decide(self, asked: Asked, plan: Plan, vector: Vector | None) -> Decision:
         """The tier; `vector` is that of the plan's text. Raises BadRequest where none can do what the request needs."""
-        request, forced = asked.request, asked.target.tier
+        request, forced, threshold = asked.request, asked.target.tier, self._settings.threshold
+        if forced is not None:
+            return named(request, forced, self._gates[forced].facts, threshold)
         score: Score | None = None
         if plan.ask is not None:
             score = self._classifier.score(plan.ask, vector)
-        floor = self._conversations.floor(asked.tenant, request) if self._sticky and forced is None else None
+        floor = self._conversations.floor(asked.tenant, request) if self._sticky else None
         facts = {name: gate.facts for name, gate in self._gates.items()}
-        return decide(request, facts, forced=forced, floor=floor, score=score, threshold=self._settings.threshold)
+        return decide(request, facts, forced=None, floor=floor, score=score, threshold=threshold)
 
     def readable(self, embedding: Embedding | None, embedder: BatchingEmbedder | None) -> Vector | None:
         """The vector, where it is of the model that the classifier was trained with."""

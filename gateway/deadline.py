@@ -9,9 +9,10 @@ def deadline_of(exchange: Exchange) -> float | None:
 
     Raises BadRequest for anything but a positive whole number.
     """
-    given = exchange.header(b"x-forebay-deadline-ms")
-    if given is None:
+    raw = exchange.headers.get(b"x-forebay-deadline-ms")
+    if raw is None:
         return None
+    given = raw.decode("latin-1")
     if not (given.isascii() and given.isdigit() and int(given) > 0):
         raise BadRequest(
             "x-forebay-deadline-ms must be a positive whole number of milliseconds", param="x-forebay-deadline-ms"

@@ -3,7 +3,11 @@
 Bodies that pass through unread (chat, completions) are described as far as the gateway reads them.
 """
 
+from collections.abc import Sequence
+
 from pydantic import JsonValue
+
+from gateway.feedback import MAX_COMMENT
 
 Node = dict[str, JsonValue]
 
@@ -27,8 +31,8 @@ _STATUSES: dict[str, str] = {
 }
 
 
-def document() -> Node:
-    """The whole document."""
+def document(models: Sequence[str], tiers: Sequence[str]) -> Node:
+    """The whole document. `models`: the names that a request may ask for; `tiers`: those that are configured."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -36,10 +40,10 @@ def document() -> Node:
             "version": "1",
             "description": "One OpenAI-compatible endpoint with response caches and complexity routing.",
         },
-        "paths": _paths(),
+        "paths": _paths(tiers),
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": _schemas(),
+            "schemas": _schemas(models),
             "responses": {code: _error(text) for code, text in _STATUSES.items()},
         },
         # The empty requirement: without configured keys the gateway is open.
@@ -47,12 +51,12 @@ def document() -> Node:
     }
 
 
-def _paths() -> Node:
+def _paths(tiers: Sequence[str]) -> Node:
     cache = "Cache statistics"
     return {
-        "/v1/chat/completions": {"post": _inference("Chat completion", "ChatRequest", "chat.completion")},
-        "/v1/completions": {"post": _inference("Text completion", "CompletionRequest", "text_completion")},
-        "/v1/explain": {"post": _explain()},
+        "/v1/chat/completions": {"post": _inference("Chat completion", "ChatRequest", "chat.completion", tiers)},
+        "/v1/completions": {"post": _inference("Text completion", "CompletionRequest", "text_completion", tiers)},
+        "/v1/explain": {"post": _explain(tiers)},
         "/v1/feedback": {"post": _feedback()},
         "/v1/models": {"get": _read("Every name a client may ask for", _ref("ModelList"), "401", "503")},
         "/v1/models/{id}": {
@@ -79,8 +83,8 @@ def _paths() -> Node:
     }
 
 
-def _inference(summary: str, request: str, kind: str) -> Node:
-    streamed: Node = {"schema": {"type": "string", "description": f"Server-sent {kind} chunks, then [DONE]"}}
+def _inference(summary: str, request: str, kind: str, tiers: Sequence[str]) -> Node:
+    streamed: Node = {"schema": {"description": f"Server-sent events: {kind} chunks, then [DONE]"}}
     whole: Node = {"schema": {"type": "object", "properties": {"object": {"const": kind}}}}
     headers: Node = {
         "age": _header("Seconds since the answer was stored; on a hit"),
@@ -95,16 +99,16 @@ def _inference(summary: str, request: str, kind: str) -> Node:
     }
     return {
         "summary": summary,
-        "parameters": _request_headers(),
+        "parameters": _request_headers(tiers),
         "requestBody": _body(request),
         "responses": _responses(answer, *_STATUSES),
     }
 
 
-def _explain() -> Node:
+def _explain(tiers: Sequence[str]) -> Node:
     return {
         "summary": "What would happen to a chat request, and why; nothing is sent",
-        "parameters": _request_headers(),
+        "parameters": _request_headers(tiers),
         "requestBody": _body("ChatRequest"),
         "responses": _responses(
             _json("The decisions", _ref("Explanation")), "400", "401", "404", "408", "413", "500", "503"
@@ -115,7 +119,13 @@ def _explain() -> Node:
 def _feedback() -> Node:
     number: Node = {"type": "number", "minimum": 0, "maximum": 1}
     asked = _object(
-        {"request_id": {"type": "string"}, "score": number, "comment": {"type": "string"}}, "request_id", "score"
+        {
+            "request_id": {"type": "string", "minLength": 1},
+            "score": number,
+            "comment": {"type": ["string", "null"], "maxLength": MAX_COMMENT},
+        },
+        "request_id",
+        "score",
     )
     return {
         "summary": "What an answer was worth, by the id of its request",
@@ -124,12 +134,12 @@ def _feedback() -> Node:
     }
 
 
-def _request_headers() -> list[JsonValue]:
+def _request_headers(tiers: Sequence[str]) -> list[JsonValue]:
     known: list[tuple[str, Node]] = [
-        ("x-request-id", {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}),
+        ("x-request-id", {"type": "string"}),
         ("x-forebay-cache", {"enum": ["on", "off", "exact", "refresh"]}),
         ("x-forebay-threshold", {"type": "number", "minimum": 0, "maximum": 1}),
-        ("x-forebay-tier", {"enum": ["small", "frontier"]}),
+        ("x-forebay-tier", {"enum": list(tiers)}),
         ("x-forebay-deadline-ms", {"type": "integer", "minimum": 1}),
         ("x-forebay-debug", {"enum": ["1"]}),
         ("cache-control", {"type": "string"}),
@@ -137,19 +147,20 @@ def _request_headers() -> list[JsonValue]:
     return [{"name": name, "in": "header", "schema": schema} for name, schema in known]
 
 
-def _schemas() -> Node:
+def _schemas(models: Sequence[str]) -> Node:
     text: Node = {"type": "string"}
     optional: Node = {"type": ["string", "null"]}
     number: Node = {"type": ["number", "null"]}
     flag: Node = {"type": ["boolean", "null"]}
     options: Node = {"type": ["object", "null"], "properties": {"include_usage": flag}}
-    common: Node = {"model": text | {"minLength": 1}, "stream": flag, "stream_options": options}
+    common: Node = {"model": text | {"enum": list(models)}, "stream": flag, "stream_options": options}
     message = _object({"role": text}, "role") | {"additionalProperties": True}
     error = _object(
         {"message": text, "type": text, "param": optional, "code": {"type": ["string", "integer", "null"]}},
         "message", "type", "param", "code",
     )  # fmt: skip
     messages: Node = {"type": "array", "minItems": 1, "items": message}
+    prompt: Node = {"anyOf": [text, {"type": "array", "minItems": 1}]}
     semantic: Node = {
         "nearest_id": optional, "similarity": number, "threshold": number, "verdict": text, "reason": optional,
         "guard": {"type": ["object", "null"]},
@@ -161,7 +172,7 @@ def _schemas() -> Node:
     return {
         "Error": _object({"error": error}, "error"),
         "ChatRequest": _object({**common, "messages": messages}, "model", "messages"),
-        "CompletionRequest": _object({**common, "prompt": {}}, "model", "prompt"),
+        "CompletionRequest": _object({**common, "prompt": prompt}, "model", "prompt"),
         "Model": _object(model, "id", "object"),
         "ModelList": _object({"object": text, "data": {"type": "array", "items": _ref("Model")}}, "data"),
         "Ready": _object(ready, "ready", "degraded"),

@@ -1,14 +1,12 @@
 """The way into a tier: the key's limits, the queue, and what is written down about the wait and the work."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from core.errors import Refused
 from gateway.account import Account
 from gateway.auth import ANYONE
 from gateway.deadline import deadline_of
 from gateway.exchange import Exchange
 from gateway.forecast import Need
+from gateway.limits.base import Taken
 from gateway.services import Services
 from gateway.ticket import Ticket
 from gateway.tier import TierGate
@@ -16,44 +14,50 @@ from gateway.tier import TierGate
 NOTHING = Need(0, 0)
 
 
-@asynccontextmanager
-async def admitted(gate: TierGate, exchange: Exchange, account: Account, services: Services) -> AsyncIterator[None]:
-    """A place in the tier for the block. Raises Refused, Unavailable, and BadRequest for headers that are not legal."""
+class Place:
+    """A place in a tier. `leave` must be called, once."""
+
+    __slots__ = ("_account", "_gate", "_services", "_since", "_taken", "_ticket")
+
+    def __init__(
+        self, gate: TierGate, account: Account, services: Services, ticket: Ticket, taken: Taken | None
+    ) -> None:
+        self._gate, self._account, self._services = gate, account, services
+        self._ticket, self._taken = ticket, taken
+        self._since = services.clock.monotonic()
+
+    def leave(self) -> None:
+        """Give it back, and put right what was taken for it."""
+        gate, account, ticket = self._gate, self._account, self._ticket
+        ticket.served = account.served
+        if account.usage is not None and account.need is not None:
+            gate.forecast.learn(account.need, account.usage.input, account.usage.output)
+        gate.admission.leave(ticket, self._services.clock.monotonic() - self._since)
+        if self._taken is not None:
+            _settle(self._services, self._taken, gate, account)
+
+
+async def enter(gate: TierGate, exchange: Exchange, account: Account, services: Services) -> Place:
+    """A place in the tier. Raises Refused, Unavailable, and BadRequest for headers that are not legal."""
     identity, need = account.identity or ANYONE, account.need or NOTHING
-    account.priority = identity.urgency(exchange.header(b"x-forebay-priority"))
+    account.priority = identity.urgency(exchange.headers.get(b"x-forebay-priority"))
     ticket = Ticket(
-        tenant=account.tenant,
-        priority=account.priority,
-        deadline=deadline_of(exchange),
-        weight=identity.weight,
-        cost=gate.forecast.likely(need),
+        account.tenant, account.priority, deadline_of(exchange), identity.weight, gate.forecast.likely(need)
     )
-    price = gate.settings.price
-    taken = await services.limiter.reserve(identity, need, gate.forecast, price)
+    taken = await services.limiter.reserve(identity, need, gate.forecast, gate.settings.price)
     try:
-        async with _place(gate, ticket, account, services):
-            yield
-    finally:
+        await gate.admission.admit(ticket)
+    except BaseException as error:
+        if isinstance(error, Refused):
+            account.queue_s = ticket.waited
+            services.metrics.shed(gate.name, error.reason or "refused").inc()
         if taken is not None:
-            services.limiter.settle(taken, account.usage, price, nothing=account.served == 0)
-
-
-@asynccontextmanager
-async def _place(gate: TierGate, ticket: Ticket, account: Account, services: Services) -> AsyncIterator[None]:
-    metrics, entered = services.metrics, False
-    try:
-        async with gate.admission.enter(ticket):
-            entered = True
-            account.queue_s = ticket.waited
-            metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
-            try:
-                yield
-            finally:
-                ticket.served = account.served
-                if account.usage is not None and account.need is not None:
-                    gate.forecast.learn(account.need, account.usage.input, account.usage.output)
-    except Refused as error:
-        if not entered:
-            account.queue_s = ticket.waited
-            metrics.shed(gate.name, error.reason or "refused").inc()
+            _settle(services, taken, gate, account)
         raise
+    account.queue_s = ticket.waited
+    services.metrics.queue_wait(gate.name, account.priority).observe(ticket.waited)
+    return Place(gate, account, services, ticket, taken)
+
+
+def _settle(services: Services, taken: Taken, gate: TierGate, account: Account) -> None:
+    services.limiter.settle(taken, account.usage, gate.settings.price, nothing=account.served == 0)

@@ -29,6 +29,10 @@ class DrainRate:
         self._since: float | None = None
         self._inside = self.each = 0.0
 
+    def renew(self, places: int) -> None:
+        """There are so many places from here on."""
+        self._places = places
+
     def filled(self) -> None:
         """Every place is taken."""
         if self._since is None:
@@ -60,10 +64,10 @@ class DrainRate:
     def per_second(self, priority: Priority = "high") -> float | None:
         """Tokens per second that the tier takes of this priority: what the higher ones leave of it.
 
-        None before anything has left.
+        None before anything has left, and while nothing came of what did.
         """
         if not self._departures or self._full_time <= 0:
-            return self._places * self.each / self._inside if self._inside else None
+            return (self._places * self.each / self._inside or None) if self._inside else None
         span = self._full_time
         if self._since is not None:
             # The time since the last departure counts when it is longer than usual: the tier may stand still.

@@ -286,4 +286,4 @@ def _logprobs(value: JsonValue) -> list[float]:
 
 
 def _without_length(headers: Headers) -> Headers:
-    return [(name, value) for name, value in headers if name.lower() != b"content-length"]
+    return [(name, value) for name, value in headers if name != b"content-length"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import orjson
 from pydantic import JsonValue
 
-from core.errors import RequestError, UpstreamError
+from core.errors import MethodNotAllowed, RequestError, UpstreamError
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -45,12 +45,14 @@ def body(error: RequestError) -> bytes:
 
 
 def headers(error: RequestError) -> Headers:
-    """The response headers that belong to an error: `retry-after` in whole seconds, `x-forebay-reason`."""
+    """The response headers that belong to an error: `retry-after` in whole seconds, `x-forebay-reason`, `allow`."""
     found: Headers = []
     if error.retry_after is not None:
         found.append((b"retry-after", b"%d" % max(1, math.floor(error.retry_after + 0.5))))
     if error.reason is not None:
         found.append((b"x-forebay-reason", error.reason.encode("ascii")))
+    if isinstance(error, MethodNotAllowed):
+        found.append((b"allow", error.allow.encode("ascii")))
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found

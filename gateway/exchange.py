@@ -1,19 +1,15 @@
-"""One HTTP request and its response on the ASGI wire."""
+"""One HTTP request and its response on their wire."""
 
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable
 
 from core.errors import PayloadTooLarge, RequestError
 from gateway.envelope import Headers
 from gateway.interrupt import ClientGone, Interruptible, Trippable
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from gateway.wire.asgi import AsgiWire, Receive, Scope, Send
+from gateway.wire.base import Wire
 
 # Kept as the client sent it: long enough for a UUID or a trace id, nothing that could break a log line or a header.
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
@@ -35,27 +31,38 @@ class BodyTimeout(RequestError):
 class Exchange:
     """The wire of one request: its headers, its body once, and one response.
 
-    `arrived`: monotonic seconds. After `watch`, the client's leaving trips what was given last with ClientGone.
+    `arrived`: monotonic seconds. `headers`: names in lower case. After `watch`, the client's leaving trips what was
+    given last with ClientGone.
     """
 
     __slots__ = (
-        "_body_read", "_receive", "_send", "_watched", "_watcher", "arrived", "finished", "headers", "method", "path",
-        "query", "raw_path", "request_id", "started", "status",
+        "_body_read", "_wire", "arrived", "finished", "headers", "method", "path", "query", "raw_path", "request_id",
+        "started", "status",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
-        self._receive, self._send = receive, send
-        self._watcher: asyncio.Task[None] | None = None
-        self._watched: Trippable | None = None
+    def __init__(self, wire: Wire, method: str, path: str, headers: dict[bytes, bytes], arrived: float) -> None:
+        self._wire = wire
         self.arrived = arrived
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
-        self.query: bytes = scope.get("query_string", b"")
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.request_id = request_id(self.headers.get(b"x-request-id"))
+        self.method, self.path, self.headers = method, path, headers
+        self.raw_path, self.query = path, b""
+        given = headers.get(b"x-request-id")
+        self.request_id = f"{random.getrandbits(128):032x}" if given is None else request_id(given)
         self.status: int | None = None
         self.started = self.finished = self._body_read = False
+
+    @classmethod
+    def asgi(cls, scope: Scope, receive: Receive, send: Send, arrived: float) -> "Exchange":
+        """The exchange of an ASGI request."""
+        path: str = scope["path"]
+        exchange = cls(AsgiWire(receive, send), scope["method"], path, dict(scope["headers"]), arrived)
+        exchange.raw_path = (scope.get("raw_path") or path.encode()).decode("latin-1")
+        exchange.query = scope.get("query_string", b"")
+        return exchange
+
+    @property
+    def task(self) -> "asyncio.Task[None] | None":
+        """The task that answers it; None where only the event loop knows."""
+        return self._wire.task
 
     def header(self, name: bytes) -> str | None:
         """A request header as text; `name` in lower case."""
@@ -68,24 +75,25 @@ class Exchange:
         Raises PayloadTooLarge above `limit` bytes, ClientGone where the client leaves; trips `block` with BodyTimeout
         where it stalls.
         """
+        whole = self._wire.arrived_whole()
+        if whole is None:
+            whole = await self._collected(limit, block)
+        self._body_read = True
+        if len(whole) > limit:
+            raise PayloadTooLarge(f"the body is larger than {limit} bytes")
+        return whole
+
+    async def _collected(self, limit: int, block: Interruptible) -> bytes:
         length = self.headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > limit:
-            raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-        message = await self._next(block)
-        if not message.get("more_body", False):
-            whole: bytes = message.get("body", b"")
-            if len(whole) > limit:
+        declared = int(length) if length.isdigit() else 0
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            if max(size, declared) > limit:
                 raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-            return whole
-        parts, size = [message.get("body", b"")], len(message.get("body", b""))
-        while message.get("more_body", False):
-            if size > limit:
-                raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-            message = await self._next(block)
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-        if size > limit:
-            raise PayloadTooLarge(f"the body is larger than {limit} bytes")
+            part, more = await self._next(block)
+            parts.append(part)
+            size += len(part)
         return b"".join(parts)
 
     async def discard(self) -> None:
@@ -94,69 +102,58 @@ class Exchange:
         A client that is still sending when the connection closes sees a reset instead of the answer.
         """
         size = 0
+        if self._body_read or self._wire.arrived_whole() is not None:
+            return
         try:
             async with asyncio.timeout(DISCARD_PATIENCE):
                 while not self._body_read and size < DISCARD_BYTES:
-                    message = await self._receive()
-                    self._body_read = not message.get("more_body", False)
-                    size += len(message.get("body", b""))
-        except TimeoutError:
+                    part, more = await self._wire.receive()
+                    self._body_read = not more
+                    size += len(part)
+        except (TimeoutError, ClientGone):
             return
 
-    async def _next(self, block: Interruptible) -> Message:
+    async def _next(self, block: Interruptible) -> tuple[bytes, bool]:
         late = BodyTimeout(f"nothing of the body came for {BODY_PATIENCE:g} s")
         timer = asyncio.get_running_loop().call_later(BODY_PATIENCE, block.trip, late)
         try:
-            message = await self._receive()
+            part, more = await self._wire.receive()
         finally:
             timer.cancel()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        self._body_read = not message.get("more_body", False)
-        return message
+        self._body_read = not more
+        return part, more
 
     def watch(self, block: Trippable) -> None:
         """Trip `block`, and nothing else, with ClientGone when the client leaves before the response is complete."""
-        self._watched = block
-        if self._watcher is None:
-            self._watcher = asyncio.create_task(self._watch())
+        self._wire.watch(block)
 
     def unwatch(self) -> None:
         """Stop watching."""
-        if self._watcher is not None:
-            # It waits on nothing but the server's message event: the cancellation ends it in the next turn.
-            self._watcher.cancel()
-            self._watcher = None
+        self._wire.watch(None)
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if not self.finished and self._watched is not None:
-            self._watched.trip(ClientGone())
-
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> Awaitable[None]:
         """Send status and headers."""
         self.started, self.status = True, status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        return self._wire.start(status, headers)
 
-    async def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes) -> Awaitable[None]:
         """Send a part of the body; waits while the client does not read."""
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        return self._wire.write(chunk, more=True)
 
-    async def end(self, chunk: bytes = b"") -> None:
+    def end(self, chunk: bytes = b"") -> Awaitable[None]:
         """Send the last part of the body."""
         self.finished = True
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
+        return self._wire.write(chunk, more=False)
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    def respond(self, status: int, headers: Headers, body: bytes) -> Awaitable[None]:
         """Send a whole response; its length is added."""
         headers.append((b"content-length", b"%d" % len(body)))
-        await self.start(status, headers)
-        await self.end(body)
+        self.started, self.status, self.finished = True, status, True
+        return self._wire.whole(status, headers, body)
 
 
-def request_id(given: bytes | None) -> str:
+def request_id(given: bytes) -> str:
     """The client's id where it is a sane token, else one of ours."""
-    if given is not None and _SANE_ID.fullmatch(given):
+    if _SANE_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{random.getrandbits(128):032x}"

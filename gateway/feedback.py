@@ -16,6 +16,7 @@ from gateway.exchange import Exchange
 from gateway.headers import answer_headers
 from gateway.interrupt import Interruptible
 from gateway.metrics import Metrics
+from gateway.siblings import Question, Siblings
 
 # Decisions that can still be judged, and how much of a prompt is kept for the labels, in characters.
 REMEMBERED, PROMPT_CHARS = 5_000, 8_000
@@ -64,28 +65,49 @@ class Decisions:
 class Feedback:
     """Answers `POST /v1/feedback`."""
 
-    def __init__(self, decisions: Decisions, file: LabelFile | None, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, decisions: Decisions, file: LabelFile | None, metrics: Metrics, clock: Clock, siblings: Siblings
+    ) -> None:
         self._decisions, self._file, self._metrics, self._clock = decisions, file, metrics, clock
+        self._siblings = siblings
 
     async def answer(self, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""
         request_id, score, comment = _parsed(await exchange.body(MAX_BODY, block))
-        found = self._decisions.find(request_id, account.tenant)
-        if found is None:
+        document = await self._judge(request_id, account.tenant, score, comment)
+        if document is None:
+            # Another worker may have answered it.
+            details: dict[str, JsonValue] = {"id": request_id, "tenant": account.tenant, "score": score}
+            others = await self._siblings.ask("feedback", comment=comment, **details)
+            document = next((other for other in others.values() if isinstance(other, dict)), None)
+        if document is None:
             raise NotFound(
                 f"no recent request {request_id[:128]!r}; the last {REMEMBERED} are remembered",
                 code="request_not_found",
                 param="request_id",
             )
+        headers = [*answer_headers(exchange, account, self._clock), JSON]
+        await exchange.respond(200, headers, orjson.dumps(document))
+
+    async def answer_sibling(self, question: Question) -> JsonValue:
+        """The document for a request that this worker has answered; None where it has not."""
+        tenant, comment = str(question["tenant"]), question.get("comment")
+        score = float(str(question["score"]))
+        return await self._judge(str(question["id"]), tenant, score, None if comment is None else str(comment))
+
+    async def _judge(
+        self, request_id: str, tenant: str, score: float, comment: str | None
+    ) -> dict[str, JsonValue] | None:
+        found = self._decisions.find(request_id, tenant)
+        if found is None:
+            return None
         verdict, repeated = "good" if score >= GOOD else "bad", found.judged
         if not repeated:
             found.judged = True
             self._metrics.feedback(found.account.tier, verdict).inc()
             if self._file is not None:
                 await self._file.append(self._row(request_id, found, score, comment))
-        document = {"request_id": request_id, "tier": found.account.tier, "verdict": verdict, "repeated": repeated}
-        headers = [*answer_headers(exchange, account, self._clock), JSON]
-        await exchange.respond(200, headers, orjson.dumps(document))
+        return {"request_id": request_id, "tier": found.account.tier, "verdict": verdict, "repeated": repeated}
 
     def _row(self, request_id: str, found: Remembered, score: float, comment: str | None) -> dict[str, JsonValue]:
         """A row of the label file.

@@ -8,9 +8,9 @@ follower has missed is that collection, sent as one chunk.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self
 
 from cache.answer import Hit
 from cache.response_cache import SemanticLookup
@@ -27,6 +27,7 @@ LIMIT = 1024**2
 # What the fastest reader may be behind before the engine has to wait, in bytes.
 ROOM = 64 * 1024
 SoFar = Callable[[], bytes | None]
+Outcome = Hit | SemanticLookup | RequestError
 
 
 class TooSlow(RequestError):
@@ -138,7 +139,8 @@ class Follower(Backlog):
 class Flight:
     """One call and who waits for it. `tier`: where it goes, once that is known.
 
-    `outcome`, when it has landed: the answer, what the semantic layer found instead of a call, or the error. `left`:
+    `outcome`, when it has landed: the answer (where somebody follows), what the semantic layer found instead of a call,
+    or the error. `left`:
     why the leader's own client gets nothing more, while the flight goes on for the others. `shared`: somebody follows,
     or has followed. `began`: a part of the answer was passed on.
     """
@@ -147,7 +149,7 @@ class Flight:
         self.key = key
         self.phase: Phase = "queued"
         self.tier: TierName | None = None
-        self.outcome: Hit | SemanticLookup | RequestError | None = None
+        self.outcome: Outcome | None = None
         self.left: BaseException | None = None
         self.left_at: float | None = None
         # The leader waits for its own client to read: who came now would wait for that client as well.
@@ -157,7 +159,17 @@ class Flight:
         self._followers: set[Follower] = set()
         self._leader: Backlog | None = None
         self._so_far: SoFar | None = None
-        self._room = asyncio.Event()
+        # Made when there is somebody to wait for.
+        self._room: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.phase != "landed":
+            self.land(Failed() if error is None else _for_others(error, self._block.cause))
 
     def join(self, block: Interruptible, *, stream: bool, usage: bool) -> Follower | None:
         """Follow from here on; None where that cannot be."""
@@ -192,7 +204,8 @@ class Flight:
     def dispatched(self, tier: TierName) -> None:
         """The call is being made, to this tier."""
         self.phase, self.tier = "called", tier
-        self._poke()
+        if self._followers:
+            self._poke()
 
     def begin(self, so_far: SoFar) -> None:
         """The answer comes as a stream, and nothing was passed on yet.
@@ -217,15 +230,24 @@ class Flight:
     async def room(self) -> None:
         """Wait until somebody has taken most of what there is: the slower ones hold up nobody."""
         while self._nearest() > ROOM:
+            if self._room is None:
+                self._room = asyncio.Event()
             self._room.clear()
             await self._room.wait()
 
-    def land(self, outcome: Hit | SemanticLookup | RequestError, *, usage: bytes = b"", last: bytes = b"") -> None:
-        """Everything has come. `usage`, `last`: the events that end a stream, the first for those who asked for it."""
+    def land(self, outcome: Outcome | Callable[[], Outcome], *, usage: bytes = b"", last: bytes = b"") -> None:
+        """Everything has come; `outcome`, or what makes it where somebody follows.
+
+        `usage`, `last`: the events that end a stream, the first for those who asked for it.
+        """
         if self.phase == "landed":
             return
-        streamed, self.phase, self.outcome = self.phase == "streaming", "landed", outcome
+        streamed, self.phase = self.phase == "streaming", "landed"
         self._flights.forget(self)
+        if not callable(outcome):
+            self.outcome = outcome
+        elif self._followers:
+            self.outcome = outcome()
         for follower in self._followers:
             if streamed and follower.stream and (end := usage + last if follower.usage else last):
                 follower.finish(end)
@@ -254,7 +276,8 @@ class Flight:
 
     def freed(self) -> None:
         """Somebody has taken something, or left."""
-        self._room.set()
+        if self._room is not None:
+            self._room.set()
 
     def _poke(self) -> None:
         for follower in self._followers:
@@ -271,25 +294,21 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._flights
+
     def join(self, key: Key, block: Interruptible, *, stream: bool, usage: bool) -> Follower | None:
         """Follow the flight with this key; None where there is none, or none that can be followed."""
         flight = self._flights.get(key)
         return None if flight is None else flight.join(block, stream=stream, usage=usage)
 
-    @contextmanager
-    def lead(self, key: Key, block: Interruptible) -> Iterator[Flight]:
-        """A flight, led by what runs in the context. `block` is the leader's, and ends the call when tripped.
+    def lead(self, key: Key, block: Interruptible) -> Flight:
+        """A flight, led by what runs in its context. `block` is the leader's, and ends the call when tripped.
 
         An error that leaves the context ends it for all.
         """
         flight = self._flights[key] = Flight(key, self, block)
-        try:
-            yield flight
-        except BaseException as error:
-            flight.land(_for_others(error, block.cause))
-            raise
-        finally:
-            flight.land(Failed())
+        return flight
 
     def forget(self, flight: Flight) -> None:
         """Let nobody join any more."""

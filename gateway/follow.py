@@ -35,7 +35,9 @@ def key_of(asked: Asked, priority: str, *, exact: bool) -> Key | None:
     controls, question = asked.controls, asked.question
     if question is None or not exact or not controls.read or controls.max_age == 0:
         return None
-    return None if _running_usage(asked.request) else (*flight_key(asked.tenant, question), priority)
+    if asked.request.stream and _running_usage(asked.request):
+        return None
+    return (*flight_key(asked.tenant, question), priority)
 
 
 def flight_key(tenant: str, question: Question) -> tuple[str, str]:

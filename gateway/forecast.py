@@ -1,7 +1,7 @@
 """How many tokens a request will take, before its tier has counted them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -15,8 +15,7 @@ SMOOTHING = 0.05
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What a request says about its tokens: `size` of its body in bytes, `limit` of its answers in tokens, if any."""
 
     size: int
@@ -25,9 +24,11 @@ class Need:
 
 def need_of(size: int, body: Mapping[str, JsonValue]) -> Need:
     """The need of a request body of so many bytes."""
-    limit = next((found for name in _LIMITS if (found := _count(body.get(name))) is not None), None)
-    choices = _count(body.get("n")) or 1
-    return Need(size, None if limit is None else limit * choices)
+    for name in _LIMITS:
+        limit = body.get(name)
+        if limit is not None and (found := _count(limit)) is not None:
+            return Need(size, found * (_count(body.get("n")) or 1))
+    return Need(size, None)
 
 
 class Forecast:

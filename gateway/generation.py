@@ -1,8 +1,10 @@
 """A place in the tier, the call, the relay of its answer, and what is kept of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -14,7 +16,9 @@ from core.embedder import Embedding
 from core.errors import RequestError, UpstreamTimeout
 from core.request import InferenceRequest
 from gateway.account import Account
-from gateway.door import admitted
+from gateway.affinity import HEADER as SESSION
+from gateway.affinity import session
+from gateway.door import enter
 from gateway.ear import Listener
 from gateway.envelope import EngineFault, Headers, is_error, status_of
 from gateway.exchange import Exchange
@@ -40,9 +44,9 @@ PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
 TAIL = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """What is to be generated, where, and how it may be kept.
+    """What is to be generated, where, and how it may be kept. Complete before it is run, and not changed after.
 
     `chosen`: the classifier chose the tier. `listener`: what hears the answer first, and may give it up. `flight`: who
     else waits for the answer, None where nobody can. `late`: the vector is made when the answer has been stored.
@@ -60,16 +64,14 @@ class Work:
     late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """An answer that came in one piece. `value` is None where it is not a JSON object."""
 
     raw: bytes
     value: Mapping[str, JsonValue] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """An answer that is being streamed: its relay, its meter, and what collects it for the cache."""
 
     relay: EventRelay
@@ -106,19 +108,21 @@ class Generation:
             await self._run(moved, exchange, account, block)
 
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        async with admitted(work.gate, exchange, account, self._services):
-            if work.flight is not None:
-                work.flight.dispatched(work.gate.name)
-            await self._call(work, exchange, account, block)
-
-    async def _call(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
-        patience = Patience(block, work.gate.settings.timeout, self._services.clock)
+        gate = work.gate
+        place = await enter(gate, exchange, account, self._services)
+        patience = Patience(block, gate.settings.timeout, self._services.clock)
+        if account.trace is not None:
+            account.called_at = self._services.clock.monotonic()
         opened: Opened[Begun] | None = None
         try:
+            if work.flight is not None:
+                work.flight.dispatched(gate.name)
+            opening = self._opening(work, exchange, account, patience)
             patience.begin()
-            opened = await self._open(work, exchange, account, patience)
+            opened = await opening
             patience.got()
-            account.upstream_s, account.retries, account.url = patience.waited, opened.retries, opened.replica.url
+            account.upstream_s, account.retries = patience.waited, opened.retries
+            account.url = opened.replica.server.url
             if isinstance(opened.begun, Whole):
                 patience.end()
                 await self._send_whole(work, opened, opened.begun, exchange, account)
@@ -136,29 +140,36 @@ class Generation:
             account.upstream_s = patience.waited
             if opened is not None:
                 opened.close()
+            place.leave()
 
-    async def _open(self, work: Work, exchange: Exchange, account: Account, patience: Patience) -> Opened[Begun]:
+    def _opening(
+        self, work: Work, exchange: Exchange, account: Account, patience: Patience
+    ) -> Awaitable[Opened[Begun]]:
+        """Calls the tier when awaited."""
         gate, request = work.gate, work.request
+        headers = upstream_headers(exchange, gate.authorization, JSON_TYPE)
+        if (name := session(account.tenant, request)) is not None:
+            headers[SESSION] = name
         call = Call(
-            method="POST",
-            path=PATHS[request.kind],
-            headers=upstream_headers(exchange, gate.authorization, JSON_TYPE),
-            body=upstream_body(request if work.listener is None else work.listener.asking(), work.model),
-            connect=gate.settings.timeout.connect,
+            "POST",
+            PATHS[request.kind],
+            headers,
+            upstream_body(request if work.listener is None else work.listener.asking(), work.model),
+            gate.settings.timeout.connect,
         )
-
-        async def begin(reply: Reply) -> Begun:
-            if work.listener is not None:
-                reply = await work.listener.hear(reply, patience)
-            if request.stream and is_event_stream(reply.headers):
-                return await self._begin_stream(work, reply, patience)
-            return await read_whole(reply, patience)
-
+        opening = gate.replicas.open(call, partial(self._begin, work, patience), patience.cause)
         ping = self._services.config.gateway.sse_ping
         if ping is None or not request.stream:
-            return await gate.replicas.open(call, begin, patience.cause)
-        opening = asyncio.ensure_future(gate.replicas.open(call, begin, patience.cause))
-        return await self._open_with_pings(opening, ping, exchange, account)
+            return opening
+        return self._open_with_pings(asyncio.ensure_future(opening), ping, exchange, account)
+
+    async def _begin(self, work: Work, patience: Patience, reply: Reply) -> Begun:
+        """Read a good reply to its first content, or to its end."""
+        if work.listener is not None:
+            reply = await work.listener.hear(reply, patience)
+        if work.request.stream and is_event_stream(reply.headers):
+            return await self._begin_stream(work, reply, patience)
+        return await read_whole(reply, patience)
 
     async def _open_with_pings(
         self, opening: "asyncio.Future[Opened[Begun]]", ping: float, exchange: Exchange, account: Account
@@ -182,6 +193,7 @@ class Generation:
         meter = StreamMeter(assembler)
         relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
+        patience.got()
         patience.content()
         return Streamed(relay, meter, assembler)
 
@@ -189,11 +201,15 @@ class Generation:
         self, work: Work, opened: Opened[Begun], whole: Whole, exchange: Exchange, account: Account
     ) -> None:
         if whole.value is not None:
-            self._meter(work, account, whole.value.get("usage"))
+            account.usage = usage_of(whole.value.get("usage"))
+            if work.chosen and account.usage is not None:
+                self._saved_by_choice(work, account)
+            if account.trace is not None:
+                account.trace.answers(whole.value)
             if work.controls.write:
-                await self._keep(work, whole.value)
+                await self._keep(work, whole.value, whole.raw)
         if work.flight is not None:
-            work.flight.land(shared_answer(work, whole.value, whole.raw))
+            work.flight.land(partial(shared_answer, work, whole.value, whole.raw))
         headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
         headers.append((b"content-type", content_type(opened.reply.headers) or JSON_TYPE.encode()))
         await exchange.respond(opened.reply.status, headers, whole.raw)
@@ -219,8 +235,10 @@ class Generation:
                 await outlet.write(relay.held)
             last = await relay.run(outlet, account)
             whole = await self._keep_stream(work, streamed, account)
+            if account.trace is not None and whole is not None:
+                account.trace.answers(whole)
             if flight is not None:
-                flight.land(shared_answer(work, whole), usage=relay.usage, last=last)
+                flight.land(partial(shared_answer, work, whole), usage=relay.usage, last=last)
             await outlet.end(last, usage=relay.usage)
         finally:
             await outlet.close()
@@ -230,7 +248,8 @@ class Generation:
         meter, assembler = streamed.meter, streamed.assembler
         if meter.usage is not None:
             account.usage = meter.usage
-            self._saved_by_choice(work, account)
+            if work.chosen:
+                self._saved_by_choice(work, account)
         if assembler is None:
             return None
         answer, reason = assembler.finish(meter.done)
@@ -238,17 +257,17 @@ class Generation:
             return assembler.whole()
         if answer is None:
             self._stored.skipped(reason or "incomplete_stream")
-        else:
-            await self._keep(work, answer)
-        return assembler.whole()
+            return assembler.whole()
+        await self._keep(work, answer)
+        return answer
 
     def _stream_head(self, exchange: Exchange, account: Account, passed: Headers) -> Headers:
         account.event_stream = True
         return answer_headers(exchange, account, self._services.clock) + passed + EVENT_STREAM
 
-    async def _keep(self, work: Work, answer: Mapping[str, JsonValue]) -> None:
+    async def _keep(self, work: Work, answer: Mapping[str, JsonValue], raw: bytes | None = None) -> None:
         if work.question is not None:
-            stored = await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls)
+            stored = await self._stored.store(work.question, answer, work.embedding, work.gate.name, work.controls, raw)
             if stored and work.late:
                 self._services.late.add(work.question, work.controls)
 
@@ -261,21 +280,16 @@ class Generation:
             reason = "incomplete_stream" if isinstance(cause, RequestError) else "cancelled"
             self._stored.skipped("error" if isinstance(cause, EngineFault) else reason)
 
-    def _meter(self, work: Work, account: Account, usage: JsonValue) -> None:
-        account.usage = usage_of(usage)
-        if account.usage is not None:
-            self._saved_by_choice(work, account)
-
     def _saved_by_choice(self, work: Work, account: Account) -> None:
         """What the classifier saved by not asking the frontier tier."""
         frontier, usage = self._services.tiers.get("frontier"), account.usage
-        if not work.chosen or work.gate.name != "small" or frontier is None or usage is None:
+        if work.gate.name != "small" or frontier is None or usage is None:
             return
         saved = cost(frontier.settings.price, usage.input, usage.output) - cost(
             work.gate.settings.price, usage.input, usage.output
         )
         if saved > 0:
-            self._services.metrics.saved_cost("router").inc(saved)
+            self._services.savings.saved(saved)
 
 
 def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:
@@ -289,15 +303,16 @@ def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -
 
 def upstream_body(request: InferenceRequest, model: str) -> bytes:
     """The body for the engine: its own name of the model, and usage asked for where a stream would not carry it."""
-    body = dict(request.body)
-    body["model"] = model
+    body: Mapping[str, JsonValue] = request.body
+    if request.model != model:
+        body = {**body, "model": model}
     if request.stream and not request.include_usage:
         options = body.get("stream_options")
-        asked = dict(options) if isinstance(options, Mapping) else {}
+        asked = dict(options) if isinstance(options, dict) else {}
         asked["include_usage"] = True
         # It only means something together with include_usage, and the client did not ask for usage.
         asked.pop("continuous_usage_stats", None)
-        body["stream_options"] = asked
+        body = {**body, "stream_options": asked}
     return orjson.dumps(body)
 
 
@@ -307,10 +322,11 @@ async def read_whole(reply: Reply, patience: Patience) -> Whole:
     parts: list[bytes] = []
     try:
         while chunk := await reply.read():
-            patience.got()
             parts.append(chunk)
-            patience.wait()
-        raw = b"".join(parts)
+            patience.again()
+        # Reading it is ours.
+        patience.got()
+        raw = parts[0] if len(parts) == 1 else b"".join(parts)
         value = _object(raw)
         if value is not None and is_error(value) and not value.get("choices"):
             raise EngineFault(status_of(value), raw)

@@ -1,6 +1,5 @@
 """A chat or text completion: asked before, or by others just now? else which tier, its answer, and keeping that."""
 
-from dataclasses import replace
 from functools import partial
 
 from cache.response_cache import SemanticLookup
@@ -25,6 +24,9 @@ from gateway.witness import Witness
 from router.decision import FREE, Decision
 from router.features import FEATURE_CHARS
 
+# In OpenTelemetry's words.
+OPERATIONS: dict[RouteKind, str] = {"chat": "chat", "completion": "text_completion"}
+
 
 class Inference:
     """Answers `POST /v1/chat/completions` and `POST /v1/completions`."""
@@ -33,7 +35,8 @@ class Inference:
         self._services = services
         self._stored = StoredAnswers(services.cache, services.config, services.metrics, services.clock, services.judge)
         self._chooser = Chooser(services.config, services.tiers, services.classifier, services.conversations)
-        self._cascade = Cascade(services, Generation(services, self._stored))
+        self._generation = Generation(services, self._stored)
+        self._cascade = Cascade(services, self._generation)
         self._exact = services.config.cache.exact.enabled
         self._flights = services.flights
         ping = services.config.gateway.sse_ping
@@ -48,24 +51,28 @@ class Inference:
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
         account.need = need_of(len(raw), asked.request.body)
+        if account.trace is not None:
+            account.trace.asks(OPERATIONS[kind], asked.request.body)
         services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:
+            self._reader.expect(raw, exchange.headers, asked)
             self._chooser.remember(asked, hit.tier)
             await self._stored.replay(hit, asked.request, exchange, account)
             return
         # From here on the request may wait, and the client may leave meanwhile.
-        account.priority = (account.identity or ANYONE).urgency(exchange.header(b"x-forebay-priority"))
+        account.priority = (account.identity or ANYONE).urgency(exchange.headers.get(b"x-forebay-priority"))
         key = key_of(asked, account.priority, exact=self._exact)
         if key is None:
             exchange.watch(block)
             await self._make(asked, embedder, exchange, account, block)
             return
-        tier = await self._following.answer(key, asked, exchange, account, block)
-        if tier is None:
-            await self._lead(key, asked, embedder, exchange, account, block)
-        else:
-            self._chooser.remember(asked, tier)
+        if key in self._flights:
+            tier = await self._following.answer(key, asked, exchange, account, block)
+            if tier is not None:
+                self._chooser.remember(asked, tier)
+                return
+        await self._lead(key, asked, embedder, exchange, account, block)
 
     async def _lead(
         self,
@@ -100,12 +107,14 @@ class Inference:
     ) -> None:
         """Answer from the semantic layer, else by a tier."""
         plan = self._chooser.plan(asked)
-        late = await self._late(asked, plan, embedder, account)
+        late = False
         embedding: Embedding | None = None
         found: SemanticLookup | None = None
-        if not late:
+        if embedder is None:
+            self._stored.no_semantic()
+        elif not (late := await self._late(asked, plan, account)):
             embedding, spent = await self._embed(asked, plan, embedder)
-            if embedder is not None and plan.semantic and asked.question is not None:
+            if plan.semantic and asked.question is not None:
                 found = await self._stored.semantic(asked.question, embedding, asked.controls, account, spent)
             else:
                 self._stored.no_semantic()
@@ -116,26 +125,29 @@ class Inference:
             await self._stored.replay(found.hit, asked.request, exchange, account)
             self._services.shadow.consider(asked, found.hit, exchange.request_id)
             return
-        await self._chooser.recall(asked)
+        if asked.target.tier is None:
+            await self._chooser.recall(asked)
         vector = self._chooser.readable(embedding, embedder)
         decision = self._decide(asked, plan, vector, account)
         if flight is not None:
             flight.tier = decision.tier
-        work = self._work(asked, decision, embedding if plan.semantic else None, flight)
-        work = replace(work, late=late)
-        await self._generate(work, asked, decision, exchange, account, block)
+        work = self._work(asked, decision, embedding if plan.semantic else None, flight, late=late)
+        if decision.reason == "override":
+            # Nobody listens: the tier was not the classifier's choice.
+            self._services.metrics.decisions(decision.tier, "override").value += 1
+            await self._generation.run(work, exchange, account, block)
+        else:
+            await self._generate(work, asked, decision, exchange, account, block)
 
-    async def _late(self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None, account: Account) -> bool:
+    async def _late(self, asked: Asked, plan: Plan, account: Account) -> bool:
         """Whether the vector is of no use before the answer is stored: not for the lookup, and not for the tier."""
-        if embedder is None or asked.question is None or not plan.semantic or plan.ask is not None:
+        if asked.question is None or not plan.semantic or plan.ask is not None:
             return False
         return not await self._stored.promising(asked.question, asked.controls, account)
 
-    async def _embed(
-        self, asked: Asked, plan: Plan, embedder: BatchingEmbedder | None
-    ) -> tuple[Embedding | None, float]:
+    async def _embed(self, asked: Asked, plan: Plan, embedder: BatchingEmbedder) -> tuple[Embedding | None, float]:
         """The vector of the plan's text within the deadline, and the seconds that took."""
-        if embedder is None or plan.text is None:
+        if plan.text is None:
             return None, 0.0
         started = self._services.clock.monotonic()
         deadline = self._services.config.cache.semantic.deadline
@@ -157,7 +169,9 @@ class Inference:
             drift.chose(decision.tier)
         return decision
 
-    def _work(self, asked: Asked, decision: Decision, embedding: Embedding | None, flight: Flight | None) -> Work:
+    def _work(
+        self, asked: Asked, decision: Decision, embedding: Embedding | None, flight: Flight | None, *, late: bool
+    ) -> Work:
         gate = self._services.tiers[decision.tier]
         return Work(
             request=asked.request,
@@ -168,6 +182,7 @@ class Inference:
             controls=asked.controls,
             embedding=embedding,
             flight=flight,
+            late=late,
         )
 
     async def _generate(
@@ -188,8 +203,11 @@ class Inference:
         witness: Witness | None = None
         if decision.tier == "small" and decision.reason in FREE and services.learning.comparing.wants(request):
             witness = Witness(request, ear)
-        work = replace(work, listener=witness or ear)
-        await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
+        work.listener = witness or ear
+        if ear is None:
+            await self._generation.run(work, exchange, account, block)
+        else:
+            await self._cascade.run(work, ear, exchange, account, block, partial(self._chooser.remember, asked))
         if witness is not None and account.tier == "small" and (text := witness.text) is not None:
             reason = str(account.route_reason)
             services.learning.comparing.offer(

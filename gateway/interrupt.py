@@ -2,7 +2,7 @@
 
 import asyncio
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 
 class ClientGone(Exception):  # not a fault of ours: the client closed its connection
@@ -19,16 +19,22 @@ class Interruptible:
     """A block that `trip` ends with an exception of its own, wherever it waits.
 
     Works as asyncio.timeout does: the task is cancelled, and on the way out the cancellation becomes the exception.
-    A cancellation from elsewhere passes unchanged. Only the first trip counts; after the block, trips do nothing.
+    `task` is the one that runs the block, where the caller knows it. A cancellation from elsewhere passes unchanged.
+    Only the first trip counts; after the block, trips do nothing.
     """
 
     __slots__ = ("_cancelling", "_open", "_task", "cause")
 
-    def __init__(self) -> None:
+    def __init__(self, task: "asyncio.Task[Any] | None" = None) -> None:
         self.cause: BaseException | None = None
-        self._task: asyncio.Task[object] | None = None
+        self._task = task
         self._cancelling = 0
         self._open = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the block. Its task knows it; asking for the running one is a system call."""
+        return asyncio.get_running_loop() if self._task is None else self._task.get_loop()
 
     def trip(self, cause: BaseException) -> None:
         """End the block with `cause`."""
@@ -37,7 +43,8 @@ class Interruptible:
             self._task.cancel()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
+        if self._task is None:
+            self._task = asyncio.current_task()
         if self._task is not None:
             self._cancelling = self._task.cancelling()
         self._open = True

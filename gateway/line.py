@@ -152,24 +152,27 @@ class FairLine:
 
     def __init__(self) -> None:
         self._bands: dict[Priority, Band] = {priority: Band() for priority in PRIORITIES}
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(band.size for band in self._bands.values())
+        return self._size
 
     def add(self, ticket: Ticket) -> None:
         """Behind everyone of its tenant and priority."""
         self._bands[ticket.priority].add(ticket)
+        self._size += 1
 
     def pop(self) -> Ticket | None:
         """The next one; None where nobody waits."""
         for band in self._bands.values():
             if band.size:
+                self._size -= 1
                 return band.pop()
         return None
 
     def remove(self, ticket: Ticket) -> None:
         """Does nothing where it is not in the line."""
-        self._bands[ticket.priority].remove(ticket)
+        self._size -= self._bands[ticket.priority].remove(ticket)
 
     def charge(self, ticket: Ticket) -> None:
         """It is let in without waiting."""
@@ -217,5 +220,5 @@ class FairLine:
             if own is heaviest or (waiting + 1) / ticket.weight >= heaviest.load:
                 return None
         youngest = next(reversed(heaviest.tickets.values()))
-        band.remove(youngest)
+        self.remove(youngest)
         return youngest

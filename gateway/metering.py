@@ -1,9 +1,8 @@
 """What an answer says about itself: tokens, whether it is complete, whether it is an error. Only reads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from pydantic import JsonValue
@@ -13,8 +12,7 @@ from gateway.envelope import is_error
 DONE = b"[DONE]"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one answer; `cached` are prompt tokens that the engine's prefix cache held."""
 
     input: int
@@ -33,7 +31,9 @@ class Look(Enum):
 
 
 class Collector(Protocol):
-    """Takes the data of every event of a stream, to make the whole answer of it."""
+    """Takes every event of a stream, to make the whole answer of it: parsed, or as data where it is not JSON."""
+
+    def take(self, chunk: JsonValue, size: int) -> None: ...
 
     def feed(self, event_data: bytes) -> None: ...
 
@@ -64,16 +64,19 @@ class StreamMeter:
         """What the event with this data is."""
         if data is None:
             return Look.QUIET
-        if self._collector is not None:
-            self._collector.feed(data)
-        if data.strip() == DONE:
-            self.done = True
-            return Look.DONE
+        collector = self._collector
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:
+            if collector is not None:
+                collector.feed(data)
+            if data.strip() == DONE:
+                self.done = True
+                return Look.DONE
             # Not ours to judge; the client gets it as it is.
             return Look.CONTENT
+        if collector is not None:
+            collector.take(chunk, len(data))
         if not isinstance(chunk, dict):
             return Look.CONTENT
         choices = chunk.get("choices")
@@ -110,20 +113,22 @@ class StreamMeter:
 def _says_something(choice: Mapping[str, JsonValue]) -> bool:
     delta = choice.get("delta")
     if isinstance(delta, dict):
+        if delta.get("content"):
+            return True
         return any(value for name, value in delta.items() if name != "role")
     return bool(choice.get("text"))
 
 
 def usage_of(value: JsonValue) -> Usage | None:
     """The tokens in a `usage` object of chat, completions, responses or messages; None where there are none."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     read = _count(value, "prompt_tokens", "input_tokens")
     written = _count(value, "completion_tokens", "output_tokens")
     if read is None and written is None:
         return None
     details = value.get("prompt_tokens_details") or value.get("input_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, Mapping) else None
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
     return Usage(read or 0, written or 0, cached or 0)
 
 

@@ -6,8 +6,9 @@ to one thread, the event loop's; a scrape in another thread reads numbers that a
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Generic, Literal, TypeVar
 
@@ -35,7 +36,11 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One row of the table. `bounded`: the label whose values are capped."""
+    """One row of the table.
+
+    `bounded`: the label whose values are capped. `over_workers`: what a gauge of several processes is; of counters and
+    histograms it is the sum.
+    """
 
     name: str
     kind: Kind
@@ -43,6 +48,7 @@ class Spec:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     bounded: str | None = None
+    over_workers: Literal["sum", "max"] = "sum"
 
 
 TABLE = (
@@ -84,7 +90,12 @@ TABLE = (
     Spec("forebay_embed_batch_size", "histogram", "Texts in one forward pass", (), _SIZES),
     Spec("forebay_router_decisions_total", "counter", "Tier decisions", ("tier", "reason")),
     Spec("forebay_router_complexity", "histogram", "Complexity of scored requests", (), _TENTHS),
-    Spec("forebay_router_drift", "gauge", "Live scores against the training sample: population stability index"),
+    Spec(
+        "forebay_router_drift",
+        "gauge",
+        "Live scores against the training sample: population stability index",
+        over_workers="max",
+    ),
     Spec(
         "forebay_router_misrouted_total",
         "counter",
@@ -119,9 +130,16 @@ TABLE = (
         "gauge",
         "Breaker of the embedder or a shared store: 0 closed, 1 half-open, 2 open",
         ("dependency",),
+        over_workers="max",
     ),
     Spec("forebay_retries_total", "counter", "Further tries of a call before its first content", ("tier",)),
-    Spec("forebay_breaker_state", "gauge", "Breaker of a server: 0 closed, 1 half open, 2 open", ("tier", "url")),
+    Spec(
+        "forebay_breaker_state",
+        "gauge",
+        "Breaker of a server: 0 closed, 1 half open, 2 open",
+        ("tier", "url"),
+        over_workers="max",
+    ),
 )
 
 
@@ -162,8 +180,17 @@ class Spread:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def merge(self, parts: list[float]) -> None:
+        """Add the counts of another process, and after them its total."""
+        *counts, total = parts
+        if len(counts) == len(self.counts):
+            self.counts = [mine + int(theirs) for mine, theirs in zip(self.counts, counts, strict=True)]
+            self.total += total
+
 
 Child = TypeVar("Child", Count, Level, Spread)
+# By name: label values, and a number, or a histogram's counts and total.
+Snapshot = dict[str, list[tuple[list[str], float | list[float]]]]
 
 
 class Family(Generic[Child]):
@@ -276,6 +303,43 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text. Takes milliseconds with many label values: call it off the event loop."""
         return generate_latest(self._registry)
+
+    def snapshot(self) -> Snapshot:
+        """Every value at this moment, as JSON takes it."""
+        return {family.spec.name: _values(family) for family in self._families}
+
+    def absorb(self, snapshot: Snapshot, *, gauges: bool = True) -> None:
+        """Add what another process has counted. `gauges` False leaves out what ended with that process."""
+        for family in self._families:
+            for labels, value in snapshot.get(family.spec.name, ()):
+                child: Count | Level | Spread = family(*labels)
+                if isinstance(child, Count) and isinstance(value, int | float):
+                    child.inc(value)
+                elif isinstance(child, Spread) and isinstance(value, list):
+                    child.merge(value)
+                elif isinstance(child, Level) and gauges and isinstance(value, int | float):
+                    both = (child.read(), float(value))
+                    child.read = partial(float, max(both) if family.spec.over_workers == "max" else sum(both))
+
+
+def pooled(snapshots: Iterable[Snapshot]) -> Metrics:
+    """The metrics of several processes as those of one."""
+    total = Metrics()
+    for snapshot in snapshots:
+        total.absorb(snapshot)
+    return total
+
+
+def _values(family: AnyFamily) -> list[tuple[list[str], float | list[float]]]:
+    # A copy: the loop may add a child meanwhile.
+    children: list[tuple[tuple[str, ...], Count | Level | Spread]] = list(family.children.items())
+    return [(list(labels), _value(child)) for labels, child in children]
+
+
+def _value(child: Count | Level | Spread) -> float | list[float]:
+    if isinstance(child, Spread):
+        return [*child.counts, child.total]
+    return child.value if isinstance(child, Count) else child.read()
 
 
 def _written(family: AnyFamily) -> Metric:

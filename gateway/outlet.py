@@ -69,10 +69,16 @@ class Shared:
     async def write(self, chunk: bytes) -> None:
         """A part of the body, to everybody; waits while nobody reads."""
         flight = self._flight
-        flight.push(chunk)
         if not flight.shared:
-            await self._directly(chunk)
+            flight.blocked = True
+            try:
+                if self._head is not None:
+                    await self._send_head()
+                await self._exchange.write(chunk)
+            finally:
+                flight.blocked = False
             return
+        flight.push(chunk)
         if self._backlog is None:
             self._backlog = flight.detach()
             self._writer = asyncio.create_task(self._write_out(self._backlog), name="leader of a flight")
@@ -103,14 +109,6 @@ class Shared:
         finally:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
-
-    async def _directly(self, chunk: bytes) -> None:
-        self._flight.blocked = True
-        try:
-            await self._send_head()
-            await self._exchange.write(chunk)
-        finally:
-            self._flight.blocked = False
 
     async def _send_head(self) -> None:
         if self._head is not None:

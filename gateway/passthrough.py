@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from core.errors import BadRequest, NotFound, RequestError
 from gateway.account import Account
-from gateway.door import admitted
+from gateway.door import enter
 from gateway.exchange import Exchange
 from gateway.forecast import Need, need_of
 from gateway.headers import STREAM_HEADERS, answer_headers, upstream_headers
@@ -66,8 +66,11 @@ class PassThrough:
         account.need = foreign.need
         account.route_reason = "override" if len(self._services.tiers) > 1 else "only_tier"
         exchange.watch(block)
-        async with admitted(gate, exchange, account, self._services):
+        place = await enter(gate, exchange, account, self._services)
+        try:
             await self._call(foreign, gate, exchange, account, block)
+        finally:
+            place.leave()
 
     def understand(self, raw: bytes, exchange: Exchange) -> Foreign:
         """Where the request goes; raises RequestError where its model is missing or not known."""
@@ -122,6 +125,8 @@ class PassThrough:
             connect=gate.settings.timeout.connect,
         )
         patience = Patience(block, gate.settings.timeout, self._services.clock)
+        if account.trace is not None:
+            account.called_at = self._services.clock.monotonic()
         opened: Opened[bytes] | None = None
         try:
             patience.begin()

@@ -7,32 +7,41 @@ from core.config.records import Timeout
 from core.errors import UpstreamTimeout
 from gateway.interrupt import Interruptible
 
+# What is there within this time was there already, in seconds.
+AT_ONCE = 20e-6
+
 
 class Patience:
     """Trips the block with UpstreamTimeout when the tier takes too long, and adds up the time spent waiting for it.
 
     One timer for all limits, set again only when it fires: a chunk costs two readings of the clock. The time in which
-    the client does not read its answer counts towards `total` only. `waited` is in seconds.
+    the client does not read its answer counts towards `total` only. `waited` is in seconds. `work`: what was spent on
+    the piece that came last; where the next one is not there yet, the tier was waited for all the same, and nobody had
+    to wait for the work.
     """
 
-    __slots__ = ("_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "waited")
+    __slots__ = (
+        "_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "waited", "work",
+    )  # fmt: skip
 
     def __init__(self, block: Interruptible, limits: Timeout, clock: Clock) -> None:
         self._block, self._limits, self._clock = block, limits, clock
-        self._loop = asyncio.get_running_loop()
+        self._loop = block.loop
         self._timer: asyncio.TimerHandle | None = None
         self._since: float | None = None
         self._content = False
         self._due = self._ends = 0.0
-        self.waited = 0.0
+        self.waited = self.work = 0.0
 
     def begin(self) -> None:
         """The request is being sent, for the first time or again."""
         now = self._clock.monotonic()
         self._content = False
         self._due = now + self._limits.first_token
+        if self._since is None:
+            self._since = now
         if self._timer is None:
-            self._ends, self._since = now + self._limits.total, now
+            self._ends = now + self._limits.total
         else:
             self._timer.cancel()
         self._arm(now)
@@ -50,9 +59,17 @@ class Patience:
         """It came; returns the clock's reading."""
         now = self._clock.monotonic()
         if self._since is not None:
-            self.waited += now - self._since
-            self._since = None
+            spent = now - self._since
+            self.waited += spent + self.work if spent > AT_ONCE else spent
+            self._since, self.work = None, 0.0
         return now
+
+    def again(self) -> None:
+        """Something came, and more is waited for."""
+        now = self._clock.monotonic()
+        if self._since is not None:
+            self.waited += now - self._since
+        self._since = now
 
     def cause(self) -> BaseException | None:
         """What ended the block from outside: a limit of these, or the client; None where nothing has."""
@@ -60,7 +77,8 @@ class Patience:
 
     def end(self) -> None:
         """No more waiting."""
-        self.got()
+        if self._since is not None:
+            self.got()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

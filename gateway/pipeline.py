@@ -39,8 +39,19 @@ class Pipeline:
         services = self._services
         account = Account(exchange.request_id, exchange.method, route, exchange.arrived)
         services.load.enter()
+        if services.tracer is not None:
+            account.trace = services.tracer.begin(exchange.headers)
         try:
-            await self._guarded(exchange, account, answer, admin)
+            async with Interruptible(exchange.task) as block:
+                self._admit(exchange, account, admin)
+                if account.identity is not None and not (admin or route.startswith(UNLIMITED)):
+                    account.taken = await services.limiter.enter(account.identity)
+                await answer(exchange, account, block)
+            account.status = exchange.status or 0
+        except ClientGone:
+            account.status, account.reason = 499, "client_gone"
+        except Exception as error:  # noqa: BLE001  # told apart, and logged where it is ours, in _failed
+            await self._failed(exchange, account, error)
         except asyncio.CancelledError:
             account.status, account.reason = exchange.status or 503, "stopped"
             raise
@@ -51,27 +62,24 @@ class Pipeline:
                 services.limiter.leave(account.taken)
             exchange.unwatch()
             services.settlement.settle(account)
+            if services.tracer is not None:
+                services.tracer.end(account)
 
-    async def _guarded(self, exchange: Exchange, account: Account, answer: Answer, admin: bool) -> None:
+    async def _failed(self, exchange: Exchange, account: Account, error: Exception) -> None:
+        """A marked boundary: the client gets an envelope; of a fault of ours, the log the traceback."""
         try:
-            async with Interruptible() as block:
-                self._admit(exchange, account, admin)
-                if account.identity is not None and not (admin or account.route.startswith(UNLIMITED)):
-                    account.taken = await self._services.limiter.enter(account.identity)
-                await answer(exchange, account, block)
-            account.status = exchange.status or 0
-        except ClientGone:
-            account.status, account.reason = 499, "client_gone"
-        except RequestError as error:
+            if not isinstance(error, RequestError):
+                logger.error("request %s failed", exchange.request_id, exc_info=error)
+                error = Internal("the gateway failed on this request")
             await self._fail(exchange, account, error)
-        except Exception:
-            # A marked boundary: the client gets an envelope, the log the traceback.
-            logger.exception("request %s failed", exchange.request_id)
-            await self._fail(exchange, account, Internal("the gateway failed on this request"))
+        except asyncio.CancelledError:
+            account.status, account.reason = exchange.status or 503, "stopped"
+            raise
 
     def _admit(self, exchange: Exchange, account: Account, admin: bool) -> None:
         keyring, authorization = self._services.keyring, exchange.headers.get(b"authorization")
-        account.identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
+        identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
+        account.identity, account.tenant = identity, identity.tenant
         if self._services.draining and not admin:
             raise Unavailable("the gateway is stopping", code="draining", reason="draining", retry_after=1.0)
 

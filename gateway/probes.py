@@ -35,14 +35,11 @@ class Probes:
         self._gates = tuple(gates)
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
         self._background = Background()
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def __aenter__(self) -> Self:
-        # Reading the certificate authorities takes longer than everything else at the start; without TLS nobody asks.
-        secure = any(url.startswith("https:") for gate in self._gates for url in gate.settings.urls)
-        self._client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
         for gate in self._gates:
-            changed = partial(self._changed, self._client, gate)
+            changed = partial(self._changed, gate)
             gate.replicas.listeners.append(changed)
             for replica in gate.replicas.all:
                 changed(replica, True)
@@ -52,12 +49,23 @@ class Probes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._background.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    def _changed(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica, joins: bool) -> None:
+    def _client(self, url: str) -> httpx.AsyncClient:
+        """The client for an address. With TLS it checks certificates; reading the authorities takes longer than
+        everything else at the start, so that nobody does who has no such address.
+        """
+        secure = url.startswith("https:")
+        client = self._clients.get(secure)
+        if client is None:
+            client = self._clients[secure] = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=secure)
+        return client
+
+    def _changed(self, gate: TierGate, replica: Replica, joins: bool) -> None:
         if joins:
-            self._tasks[replica] = self._background.start(self._watch(client, gate, replica), "probe")
+            watching = self._watch(self._client(replica.url), gate, replica)
+            self._tasks[replica] = self._background.start(watching, "probe")
             return
         task = self._tasks.pop(replica, None)
         if task is not None:
@@ -65,10 +73,10 @@ class Probes:
         gate.learn()
 
     async def _watch(self, client: httpx.AsyncClient, gate: TierGate, replica: Replica) -> None:
-        headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
         names = {gate.settings.model, *gate.settings.adapters}
         late_in_a_row = 0
         while True:
+            headers = {"authorization": gate.authorization} if gate.authorization is not None else {}
             fault, late, context = await probe(client, replica.server, headers, names)
             if context is not None and context != replica.context:
                 replica.context = context

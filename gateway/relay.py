@@ -30,16 +30,15 @@ _OWN = frozenset(
 
 def passed_headers(headers: Headers) -> Headers:
     """The engine's response headers that the client may see, besides the content type."""
-    return [
-        (name, value)
-        for name, value in headers
-        if (low := name.lower()) not in _OWN and not low.startswith(b"x-forebay-")
-    ]
+    return [header for header in headers if header[0] not in _OWN and not header[0].startswith(b"x-forebay-")]
 
 
 def content_type(headers: Headers) -> bytes:
     """The engine's content type; empty where it named none."""
-    return next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    for name, value in headers:
+        if name == b"content-type":
+            return value
+    return b""
 
 
 def is_event_stream(headers: Headers) -> bool:
@@ -98,8 +97,9 @@ class EventRelay:
                 sent = self._clock.monotonic()
                 await outlet.write(shown)
                 account.client_s += patience.wait() - sent
+                patience.work = sent - now
             else:
-                patience.wait()
+                patience.work = patience.wait() - now
         return self._last or b""
 
     def _take(self, chunk: bytes) -> tuple[bytes, bool]:

@@ -8,15 +8,26 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from functools import partial
+from pathlib import Path
 
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.config import Config
+from core.config.load import telemetry
+from core.config.records import Embedder
+from core.embedder import Encoder
 from core.errors import ConfigError, ForebayError, Problem
 from gateway.app import App, Application, metrics_application
-from gateway.journal import JsonLines
-from gateway.services import Services, opened
+from gateway.embedder_process import RemoteEncoder
+from gateway.journal import JsonLines, SharedStderr
+from gateway.reload import Reload
+from gateway.services import Services, opened, wants_embedder
+from gateway.siblings import Family
+from gateway.wire.http1 import Http1Connection
+from gateway.workers import EMBEDDER, Lifeline, Supervisor, embedder_socket, runtime_folder
 
 # A proxy in front keeps its idle connections for about a minute: ours live longer, so that it closes first. Seconds.
 KEEP_ALIVE = 75
@@ -24,7 +35,16 @@ BACKLOG = 2048
 # After the drain limit, whatever still runs is cancelled and has this long to clean up, in seconds.
 CANCEL_LIMIT = 1
 
+# What several workers do not share.
+OWN_CACHES = (
+    "each of %d workers has a cache of its own, and a conversation keeps its tier only within one; cache.store: "
+    "redis://… shares both"
+)
+
+logger = logging.getLogger("forebay.server")
+
 Announce = Callable[[str], None]
+Read = Callable[[], Config]
 
 
 class Listening(uvicorn.Server):
@@ -62,10 +82,10 @@ class Listening(uvicorn.Server):
 
 
 class Process:
-    """One running gateway. `stop` is what the first SIGTERM does, `kill` the second."""
+    """One running gateway. `stop` is what the first SIGTERM does, `kill` the second; `reload` hears SIGHUP."""
 
-    def __init__(self, services: Services, server: Listening, url: str) -> None:
-        self.services, self.server, self.url = services, server, url
+    def __init__(self, services: Services, server: Listening, url: str, reload: Reload) -> None:
+        self.services, self.server, self.url, self.reload = services, server, url, reload
         self._drain: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -93,18 +113,80 @@ class Process:
             await asyncio.gather(self._drain, return_exceptions=True)
 
 
-def run(config: Config, announce: Announce) -> int:
+def run(config: Config, announce: Announce, read: Read | None = None) -> int:
     """Serve until a signal; the exit code. `announce` gets the line that says where and what.
+
+    `read` gives the configuration as it stands at a SIGHUP.
 
     Raises ConfigError for a configuration that cannot be served, ForebayError for an address that cannot be taken.
     """
     _servable(config)
+    # Its own faults are said before anything listens.
+    telemetry()
     _log_to_stderr()
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(contextlib.closing(s)) for s in listen(config)]
+        if config.gateway.workers > 1:
+            return _supervised(config, sockets, announce, read, stack)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, sockets, announce))
+            runner.run(_run(config, sockets, announce, read))
     return 0
+
+
+def _supervised(
+    config: Config, sockets: list[socket.socket], announce: Announce, read: Read | None, stack: contextlib.ExitStack
+) -> int:
+    """Serve with several workers."""
+    count = config.gateway.workers
+    folder = runtime_folder(stack)
+    works = [partial(_work, sockets=sockets, read=read, family=(folder, n, count)) for n in range(count)]
+    supervisor = Supervisor(config, read, works)
+    if wants_embedder(config):
+        supervisor.with_embedder(embedder_socket(folder, stack))
+    if config.cache.store == "memory":
+        logger.warning(OWN_CACHES, count)
+    return supervisor.run(lambda: announce(f"{start_line(config, url_of(config, sockets[0]))}, {count} workers"))
+
+
+def _work(
+    lifeline: Lifeline, config: Config, sockets: list[socket.socket], read: Read | None, family: tuple[Path, int, int]
+) -> int:
+    """The life of one worker."""
+    folder, number, count = family
+
+    def shared_encoder(_: Embedder) -> Encoder:
+        return RemoteEncoder(folder / EMBEDDER)
+
+    if number:
+        # What the supervisor or the first worker has said needs no repetition.
+        logging.getLogger("forebay.reload").setLevel(logging.ERROR)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        stderr = SharedStderr()
+        try:
+            async with Family(folder, number, count) as siblings:
+                options = {
+                    "write": stderr,
+                    "make_encoder": shared_encoder,
+                    "siblings": siblings,
+                    "telemetry": telemetry(),
+                }
+                async with serving(config, sockets, read, **options) as (process, serve):
+                    loop.add_reader(lifeline.parent, _orphaned, loop, lifeline.parent, process)
+                    await _signalled(process, serve, lifeline.up)
+        finally:
+            stderr.flush()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(live())
+    return 0
+
+
+def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, process: "Process") -> None:
+    """The supervisor is gone: whoever asks is served to the end, and nobody else."""
+    loop.remove_reader(parent)
+    process.stop()
 
 
 def listen(config: Config) -> list[socket.socket]:
@@ -116,37 +198,47 @@ def listen(config: Config) -> list[socket.socket]:
     return sockets
 
 
-async def _run(config: Config, sockets: list[socket.socket], announce: Announce) -> None:
+async def _run(config: Config, sockets: list[socket.socket], announce: Announce, read: Read | None) -> None:
+    async with serving(config, sockets, read, telemetry=telemetry()) as (process, serve):
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, process.stop)
+        await _signalled(process, serve, lambda: announce(start_line(config, process.url)))
+
+
+async def _signalled(process: "Process", serve: "asyncio.Task[None]", up: Callable[[], None]) -> None:
+    """Serve until a signal; `up` is called once signals are heard."""
     loop = asyncio.get_running_loop()
-    async with serving(config, sockets) as (process, serve):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, process.stop)
-        announce(start_line(config, process.url))
-        # What lives as long as the process need not be looked at by every collection.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 50)
-        await serve
+    loop.add_signal_handler(signal.SIGTERM, process.stop)
+    loop.add_signal_handler(signal.SIGHUP, process.reload.ask)
+    up()
+    # What lives as long as the process need not be looked at by every collection.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+    await serve
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    config: Config, sockets: list[socket.socket], **options: object
+    config: Config, sockets: list[socket.socket], read: Read | None = None, **options: object
 ) -> AsyncIterator[tuple[Process, "asyncio.Task[None]"]]:
     """A gateway that answers on `sockets`, and the task that ends when it has been stopped.
 
-    `options` are those of `opened`. Leaving the context stops what still runs.
+    `read` gives the configuration again; `options` are those of `opened`. Leaving the context stops what still runs.
     """
     async with opened(config, **options) as services:  # type: ignore[arg-type]  # passed on as given
-        server = Listening(_uvicorn(Application(services)))
-        process = Process(services, server, url_of(config, sockets[0]))
+        application = Application(services)
+        server = Listening(_uvicorn(application, Http1Connection))
+        reload = Reload(services, read, partial(application.renew, services))
+        process = Process(services, server, url_of(config, sockets[0]), reload)
         servers = [server]
         if len(sockets) > 1:
             servers.append(Listening(_uvicorn(metrics_application(services))))
         tasks = [asyncio.create_task(s.serve([sock])) for s, sock in zip(servers, sockets, strict=True)]
         try:
             await _all_up(servers, tasks)
-            yield process, tasks[0]
+            async with reload:
+                yield process, tasks[0]
         finally:
             for running in servers:
                 running.stop(at_once=running is not server)
@@ -185,10 +277,10 @@ def url_of(config: Config, sock: socket.socket) -> str:
     return f"http://{shown}:{sock.getsockname()[1]}"
 
 
-def _uvicorn(app: App) -> uvicorn.Config:
+def _uvicorn(app: App, connection: type[HttpToolsProtocol] = HttpToolsProtocol) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -16,6 +16,7 @@ from cache.response_cache import ResponseCache, lifetime
 from core.breaker import Breaker
 from core.clock import Clock, SystemClock
 from core.config import Config, Tier, TierName, resolve_secret, store_address
+from core.config.telemetry import Telemetry
 from core.embedder import BatchingEmbedder
 from core.errors import ConfigError, DependencyFault, Problem
 from core.glance import Glance, glance_for
@@ -31,11 +32,15 @@ from gateway.limits.base import Ledger
 from gateway.limits.limiter import Limiter
 from gateway.limits.memory import MemoryLedger
 from gateway.metrics import Metrics
+from gateway.pool import MetricsPool
 from gateway.probes import Probes
+from gateway.savings import Savings
 from gateway.settle import Settlement
 from gateway.shadow import Shadow
+from gateway.siblings import Alone, Siblings
 from gateway.targets import Targets
-from gateway.tier import TierGate
+from gateway.tier import TierGate, scales_from_zero
+from gateway.tracing.tracer import Tracer
 from gateway.upstream.breaker import LEVELS
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.names import Names, Resolver, SystemResolver
@@ -99,12 +104,23 @@ class Services:
     names: Names
     limiter: Limiter
     breakers: Mapping[str, Breaker]
+    pool: MetricsPool
+    tracer: Tracer | None
     load: Load = field(default_factory=Load)
+    savings: Savings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.savings = Savings(self.metrics.saved_cost("router"))
 
     @property
     def draining(self) -> bool:
         """Whether the process has been told to stop."""
         return self.load.draining
+
+    @property
+    def siblings(self) -> Siblings:
+        """The other workers."""
+        return self.pool.siblings
 
     async def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
@@ -126,10 +142,11 @@ async def opened(
     make_encoder: EncoderFactory = configured_encoder,
     make_glance: GlanceFactory = glance_for,
     resolver: Resolver | None = None,
+    siblings: Siblings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Services]:
-    """The services of one configuration. Raises ConfigError for keys or files that cannot be read."""
-    clock = clock or SystemClock()
-    metrics = Metrics()
+    """The services of one configuration, beside other workers. Raises ConfigError for what cannot be read."""
+    clock, metrics = clock or SystemClock(), Metrics()
     keyring = Keyring(config.auth.keys)
     classifier = load_classifier(config)
     journal = Journal(clock, write)
@@ -145,13 +162,12 @@ async def opened(
         late = await stack.enter_async_context(LateVectors(cache, slot, metrics))
         shadow = Shadow(config.cache.semantic.shadow_rate, tiers, cache, slot, metrics)
         await stack.enter_async_context(shadow)
-        urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
-        names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
-        await stack.enter_async_context(names)
+        names = await _names(stack, tiers, resolver, metrics)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         limiter = await _limiter(stack, config, clock, metrics, breakers)
         _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
+        pooling = MetricsPool(metrics, siblings or Alone(), shared_cache=link is not None)
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
         yield Services(
             config=config,
@@ -173,7 +189,17 @@ async def opened(
             names=names,
             limiter=limiter,
             breakers=breakers,
+            pool=await stack.enter_async_context(pooling),
+            tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
         )
+
+
+async def _names(
+    stack: AsyncExitStack, tiers: Mapping[TierName, TierGate], resolver: Resolver | None, metrics: Metrics
+) -> Names:
+    urls = {gate.replicas: gate.settings.urls for gate in tiers.values()}
+    names = Names(urls, resolver or SystemResolver(), partial(_count_error, metrics, kind="resolve"))
+    return await stack.enter_async_context(names)
 
 
 def _slot(
@@ -184,10 +210,15 @@ def _slot(
         make[0],
         metrics,
         clock,
-        wanted=config.cache.semantic.enabled or len(config.tiers.items()) > 1,
+        wanted=wants_embedder(config),
         on_ready=partial(_understand, cache),
         make_glance=make[1],
     )
+
+
+def wants_embedder(config: Config) -> bool:
+    """Whether the cache or the router reads vectors."""
+    return config.cache.semantic.enabled or len(config.tiers.items()) > 1
 
 
 def load_classifier(config: Config) -> Classifier:
@@ -270,12 +301,7 @@ def _understand(cache: ResponseCache, embedder: BatchingEmbedder, glance: Glance
 
 
 def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, metrics: Metrics) -> TierGate:
-    authorization = None
-    if tier.api_key is not None:
-        try:
-            authorization = f"Bearer {resolve_secret(tier.api_key)}"
-        except ConfigError as error:
-            raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
+    authorization = authorization_of(name, tier)
     replicas = Replicas(
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
@@ -284,9 +310,14 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
     return TierGate(name, tier, admission, replicas, authorization)
 
 
-def scales_from_zero(tier: Tier) -> bool:
-    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
-    return tier.replicas.min == 0 and tier.fallback is None
+def authorization_of(name: TierName, tier: Tier) -> str | None:
+    """The header value that a tier's servers want; None for none. Raises ConfigError with its key path."""
+    if tier.api_key is None:
+        return None
+    try:
+        return f"Bearer {resolve_secret(tier.api_key)}"
+    except ConfigError as error:
+        raise ConfigError([Problem(f"tiers.{name}.api_key", found.message) for found in error.problems]) from None
 
 
 def _count_error(metrics: Metrics, tier: TierName, kind: str) -> None:

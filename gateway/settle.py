@@ -1,10 +1,15 @@
 """The end of every request: its metrics and its log line, once."""
 
+from typing import NamedTuple
+
 from core.clock import Clock
 from core.config.records import Price
 from gateway.account import Account
 from gateway.journal import Journal
-from gateway.metrics import Metrics
+from gateway.metering import Usage
+from gateway.metrics import Count, Metrics, Spread
+
+MAX_TALLIES = 1000
 
 
 class Settlement:
@@ -12,36 +17,70 @@ class Settlement:
 
     def __init__(self, metrics: Metrics, journal: Journal, clock: Clock) -> None:
         self._metrics, self._journal, self._clock = metrics, journal, clock
+        # The labels of most requests are those of others: their children of the table, found with one look.
+        self._tallies: dict[tuple[str, str, str, int, str], Tally] = {}
+        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count]] = {}
 
     def settle(self, account: Account) -> None:
         """Count the request and write its line."""
-        metrics = self._metrics
         ended = self._clock.monotonic() if account.left_at is None else account.left_at
         duration = ended - account.arrived
-        overhead = max(0.0, duration - account.queue_s - account.upstream_s - account.held_s - account.client_s)
-        tier, cache = account.tier, account.cache
-        metrics.requests(account.route, tier, cache, str(account.status)).inc()
-        metrics.duration(tier, cache).observe(duration)
-        metrics.overhead(cache).observe(overhead)
-        metrics.tenant_requests(account.tenant).inc()
+        overhead = duration - account.queue_s - account.upstream_s - account.held_s - account.client_s
+        if overhead < 0:
+            overhead = 0.0
+        labels = (account.route, account.tier, account.cache, account.status, account.tenant)
+        tally = self._tallies.get(labels)
+        if tally is None:
+            tally = self._tally(labels)
+        tally.requests.value += 1
+        tally.tenant.value += 1
+        tally.duration.observe(duration)
+        tally.overhead.observe(overhead)
         if account.stream and account.first_at is not None:
-            metrics.first_token(tier, cache).observe(account.first_at - account.arrived)
+            self._metrics.first_token(account.tier, account.cache).observe(account.first_at - account.arrived)
         if account.shed:
-            metrics.tenant_shed(account.tenant).inc()
-        if tier != "none":
-            self._tokens(account)
+            self._metrics.tenant_shed(account.tenant).inc()
+        if account.usage is not None and account.tier != "none":
+            self._tokens(account, account.usage)
         self._journal.request(account, duration, overhead)
 
-    def _tokens(self, account: Account) -> None:
-        usage, metrics = account.usage, self._metrics
-        if usage is None:
-            return
-        metrics.tokens(account.tier, "input").inc(usage.input)
-        metrics.tokens(account.tier, "output").inc(usage.output)
-        metrics.tokens(account.tier, "cached").inc(usage.cached)
-        metrics.tenant_tokens(account.tenant).inc(usage.input + usage.output)
+    def _tally(self, labels: tuple[str, str, str, int, str]) -> "Tally":
+        route, tier, cache, status, tenant = labels
+        metrics = self._metrics
+        if len(self._tallies) >= MAX_TALLIES:
+            self._tallies.clear()
+        tally = self._tallies[labels] = Tally(
+            metrics.requests(route, tier, cache, str(status)),
+            metrics.tenant_requests(tenant),
+            metrics.duration(tier, cache),
+            metrics.overhead(cache),
+        )
+        return tally
+
+    def _tokens(self, account: Account, usage: Usage) -> None:
+        metrics, tier, tenant = self._metrics, account.tier, account.tenant
+        counts = self._counts.get((tier, tenant))
+        if counts is None:
+            if len(self._counts) >= MAX_TALLIES:
+                self._counts.clear()
+            of_tier = (metrics.tokens(tier, "input"), metrics.tokens(tier, "output"), metrics.tokens(tier, "cached"))
+            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant))
+        read, written, cached, all_of_tenant = counts
+        read.value += usage.input
+        written.value += usage.output
+        cached.value += usage.cached
+        all_of_tenant.value += usage.input + usage.output
         if account.stream and usage.output > 1 and account.first_at is not None and account.last_at is not None:
-            metrics.per_token(account.tier).observe((account.last_at - account.first_at) / (usage.output - 1))
+            metrics.per_token(tier).observe((account.last_at - account.first_at) / (usage.output - 1))
+
+
+class Tally(NamedTuple):
+    """Where the requests of one set of labels are counted."""
+
+    requests: Count
+    tenant: Count
+    duration: Spread
+    overhead: Spread
 
 
 def cost(price: Price, input_tokens: int, output_tokens: int) -> float:

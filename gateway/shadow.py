@@ -63,6 +63,10 @@ class Shadow:
     ) -> None:
         await self._background.aclose()
 
+    def renew(self, rate: float) -> None:
+        """Compare this share from here on."""
+        self._rate = rate
+
     @property
     def running(self) -> int:
         """Comparisons under way."""

@@ -8,6 +8,7 @@ from cache.question import Question
 from cache.response_cache import ResponseCache, SemanticLookup
 from core.clock import Clock
 from core.config import Config, TierName
+from core.config.records import Price
 from core.embedder import Embedding
 from core.errors import DependencyFault
 from core.request import InferenceRequest
@@ -28,9 +29,11 @@ class StoredAnswers:
 
     def __init__(self, cache: ResponseCache, config: Config, metrics: Metrics, clock: Clock, judge: Judge) -> None:
         self._cache, self._metrics, self._clock, self._judge = cache, metrics, clock, judge
+        self._found, self._not_found = metrics.lookups("exact", "hit"), metrics.lookups("exact", "miss")
+        self._not_asked = metrics.lookups("semantic", "bypass")
         self._exact = config.cache.exact.enabled
         self._semantic = config.cache.semantic
-        self._prices = {name: tier.price for name, tier in config.tiers.items()}
+        self._prices: dict[str, Price] = {name: tier.price for name, tier in config.tiers.items()}
 
     async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
         """The answer to this very question."""
@@ -48,8 +51,12 @@ class StoredAnswers:
             logger.exception("the exact cache layer failed")
             self._metrics.lookups("exact", "error").inc()
             return None
-        account.cache = "miss" if hit is None else "hit-exact"
-        self._metrics.lookups("exact", "miss" if hit is None else "hit").inc()
+        if hit is None:
+            account.cache = "miss"
+            self._not_found.value += 1
+        else:
+            account.cache = "hit-exact"
+            self._found.value += 1
         return hit
 
     async def semantic(
@@ -84,7 +91,7 @@ class StoredAnswers:
 
     def no_semantic(self) -> None:
         """Count a request whose semantic layer was not asked at all."""
-        self._metrics.lookups("semantic", "bypass").inc()
+        self._not_asked.value += 1
 
     def _note(self, found: SemanticLookup, account: Account) -> None:
         self._metrics.lookups("semantic", found.result).inc()
@@ -110,10 +117,13 @@ class StoredAnswers:
         embedding: Embedding | None,
         tier: TierName,
         controls: Controls,
+        raw: bytes | None = None,
     ) -> bool:
-        """Keep a complete answer; whether it is kept."""
+        """Keep a complete answer, of which `raw` are the bytes where they came in one piece; whether it is kept."""
+        kept = lasting(answer)
+        body = raw if kept is answer else None
         try:
-            reason = await self._cache.store(question, lasting(answer), embedding, tier=tier, controls=controls)
+            reason = await self._cache.store(question, kept, embedding, tier=tier, controls=controls, body=body)
         except DependencyFault as fault:
             reason = f"store_{fault.kind}"
         except Exception:  # a boundary, as above
@@ -133,7 +143,7 @@ class StoredAnswers:
         if usage is None:
             return
         self._metrics.saved_tokens(hit.layer).inc(usage.input + usage.output)
-        price = next((price for name, price in self._prices.items() if name == hit.tier), None)
+        price = self._prices.get(hit.tier)
         if price is not None:
             self._metrics.saved_cost(hit.layer).inc(cost(price, usage.input, usage.output))
 

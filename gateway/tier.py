@@ -28,7 +28,18 @@ class TierGate:
     def __post_init__(self) -> None:
         self.learn()
 
+    def renew(self, settings: Tier, authorization: str | None) -> None:
+        """Go on with these settings; what runs and what waits stays."""
+        self.settings, self.authorization = settings, authorization
+        self.admission.renew(settings.queue, patient=scales_from_zero(settings))
+        self.learn()
+
     def learn(self) -> None:
         """Bring `facts` up to date: the context length is as configured, else as the servers say."""
         context = self.settings.context or self.replicas.context
         self.facts = TierFacts(self.settings.model, frozenset(self.settings.capabilities), context)
+
+
+def scales_from_zero(tier: Tier) -> bool:
+    """Whether a tier without replicas is only asleep: its requests wait for one, unless another tier may answer."""
+    return tier.replicas.min == 0 and tier.fallback is None

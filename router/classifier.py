@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from router.artefact import Artefact, Recipe, mark, read
-from router.features import extract, legible
+from router.features import look
 from router.mixture import Array, joined, scaled
 
 
@@ -31,6 +31,10 @@ class Classifier:
 
     def __init__(self, artefact: Artefact) -> None:
         self._artefact = artefact
+        # In the precision of the features: to convert them costs more than to scale.
+        self._mean, self._scale = artefact.mean.astype(np.float64), artefact.scale.astype(np.float64)
+        # The first look at letters beyond ASCII makes the tables that all later ones use.
+        look("\u00e9")
 
     @classmethod
     def load(cls, path: Path | None) -> Self:
@@ -39,6 +43,11 @@ class Classifier:
             return cls(read(path))
         with importlib.resources.as_file(importlib.resources.files("router") / "default.json") as shipped:
             return cls(read(shipped))
+
+    @property
+    def artefact(self) -> Artefact:
+        """What it was made of."""
+        return self._artefact
 
     @property
     def embedder(self) -> str:
@@ -72,23 +81,20 @@ class Classifier:
         `text`: the user's ask alone. `vector`: its embedding, shape (dim,), norm 1, of the model named by `embedder`;
         None where it is not at hand. Raises ValueError for a vector of another length.
         """
-        model = self._artefact
-        features = scaled(extract(text)[np.newaxis], model.mean, model.scale)
-        plain = float(model.plain.logits(features)[0])
-        if vector is None:
-            return Score(_probability(plain), familiar=False)
-        if vector.shape != (model.dim,):
+        model, seen = self._artefact, look(text)
+        features = scaled(seen.features, self._mean, self._scale)
+        if vector is not None and vector.shape != (model.dim,):
             raise ValueError(f"the vector has shape {vector.shape}; the classifier reads {model.dim} values")
-        if not legible(text):
-            return Score(_probability(plain), familiar=False)
-        full = float(model.full.logits(joined(vector[np.newaxis], features))[0])
+        if vector is None or not seen.legible:
+            return Score(_probability(model.plain.logit(features)), familiar=False)
+        full = model.full.logit(joined(vector, features))
         if self.nearness(vector) < model.familiar_at:
-            return Score(_probability((full + plain) / 2), familiar=False)
+            return Score(_probability((full + model.plain.logit(features)) / 2), familiar=False)
         return Score(_probability(full), familiar=True)
 
     def nearness(self, vector: Array) -> float:
         """The best cosine between a vector and what stands for the training data."""
-        return float((self._artefact.prototypes @ vector).max())
+        return float(np.vecdot(self._artefact.prototypes, vector).max())
 
 
 def _probability(logit: float) -> float:

@@ -6,16 +6,11 @@ time, so the history up to a turn is the name of the conversation when the next 
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from typing import Protocol
-
-import orjson
-from pydantic import JsonValue
 
 from core.config import TierName
 from core.request import InferenceRequest
 
-Messages = Sequence[Mapping[str, JsonValue]]
 Key = bytes
 
 
@@ -49,7 +44,7 @@ class Conversations:
         """Fetches what is noted elsewhere about this request's conversation, where it is not known here."""
         if self._elsewhere is None:
             return
-        key = _reached(tenant, request)
+        key = _key(tenant, request.turns.previous)
         if key is not None and key not in self._tiers:
             tier = await self._elsewhere.read(key)
             if tier is not None:
@@ -57,7 +52,7 @@ class Conversations:
 
     def floor(self, tenant: str, request: InferenceRequest) -> TierName | None:
         """The tier that this request's conversation has reached; None where it is not known or has just begun."""
-        key = _reached(tenant, request)
+        key = _key(tenant, request.turns.previous)
         tier = None if key is None else self._tiers.get(key)
         if key is not None and tier is not None:
             self._tiers.move_to_end(key)
@@ -65,10 +60,9 @@ class Conversations:
 
     def remember(self, tenant: str, request: InferenceRequest, tier: TierName) -> None:
         """Note the tier that serves this request. A conversation once on the frontier tier stays noted there."""
-        turns = _user_turns(request.messages)
-        if not turns:
+        key = _key(tenant, request.turns.last)
+        if key is None:
             return
-        key = _key(tenant, request.messages[: turns[-1] + 1])
         self._note(key, tier)
         if self._elsewhere is not None:
             self._elsewhere.write(key, self._tiers[key])
@@ -80,22 +74,6 @@ class Conversations:
             self._tiers.popitem(last=False)
 
 
-def _reached(tenant: str, request: InferenceRequest) -> Key | None:
-    """The key of the messages up to the previous user turn; None where there is none."""
-    messages = request.messages
-    turns = _user_turns(messages)
-    if not turns:
-        return None
-    # After the assistant's or a tool's message the last user turn is the previous one.
-    previous = turns[-1] if turns[-1] < len(messages) - 1 else (turns[-2] if len(turns) > 1 else None)
-    return None if previous is None else _key(tenant, messages[: previous + 1])
-
-
-def _user_turns(messages: Messages) -> list[int]:
-    return [index for index, message in enumerate(messages) if message.get("role") == "user"]
-
-
-def _key(tenant: str, messages: Messages) -> Key:
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(orjson.dumps([tenant, *messages], option=orjson.OPT_SORT_KEYS))
-    return digest.digest()
+def _key(tenant: str, history: bytes | None) -> Key | None:
+    """Under what a tenant's history is noted; its digest is of fixed length, so no tenant can pass for another."""
+    return None if history is None else hashlib.blake2b(history + tenant.encode(), digest_size=16).digest()

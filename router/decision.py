@@ -5,7 +5,7 @@ needs is out; a conversation never moves down; the rest is the complexity score 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +33,7 @@ Reason = Literal[
 FREE: tuple[Reason, ...] = ("complexity", "unfamiliar", "no_text")
 
 # Fields by which clients ask for structured output: OpenAI's, then vLLM's own.
-_STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_STRUCTURED = frozenset({"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
 
 _APPROVAL = re.compile(
     r"""(?:(?:yes|yeah|yep|yup|ok|okay|k|sure|fine|good|great|perfect|right|correct|exactly|agreed|approved|please|thanks|thank
@@ -46,6 +46,8 @@ _APPROVAL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _LONGEST_APPROVAL = 60
+# Words are counted in pieces of so many characters.
+_PIECE = 4096
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,11 @@ def decide(
     def chosen(tier: TierName, reason: Reason) -> Decision:
         return Decision(tier, reason, complexity, threshold)
 
-    candidates: dict[TierName, TierFacts] = dict(tiers)
     if forced is not None:
-        candidates = {name: facts for name, facts in tiers.items() if name == forced}
-        if not candidates:
+        if forced not in tiers:
             raise BadRequest(f"the tier {forced!r} is not configured here", param="model")
-    able, lost = _able(request, candidates)
-    if forced is not None:
-        return chosen(forced, "override")
+        return named(request, forced, tiers[forced], threshold)
+    able, lost = _able(request, tiers)
     if len(able) == 1:
         return chosen(able[0], lost or "only_tier")
     if floor == "frontier" or (floor is not None and is_approval(request.user_text)):
@@ -103,6 +102,13 @@ def decide(
         return chosen("frontier", "no_text")
     tier: TierName = "frontier" if score.complexity >= threshold else "small"
     return chosen(tier, "complexity" if score.familiar else "unfamiliar")
+
+
+def named(request: InferenceRequest, tier: TierName, facts: TierFacts, threshold: float) -> Decision:
+    """What `decide` says of a request that names its tier. Raises BadRequest where the tier cannot do what it needs."""
+    if facts.context is not None or request.has_images or request.has_tools or _structured(request):
+        _able(request, {tier: facts})
+    return Decision(tier, "override", None, threshold)
 
 
 def ask(request: InferenceRequest) -> str | None:
@@ -150,7 +156,9 @@ def _able(
             )
         lost = lost or (need if len(left) < len(able) else None)
         able = left
-    fitting = [name for name in able if _may_fit(request, tiers[name].context)]
+    texts = _texts(request)
+    chars = sum(map(len, texts))
+    fitting = [name for name in able if _may_fit(request, texts, chars, tiers[name].context)]
     if not fitting:
         raise BadRequest(
             f"the request is longer than the context of {_named(able)}",
@@ -166,11 +174,14 @@ def _named(tiers: list[TierName]) -> str:
 
 def _structured(request: InferenceRequest) -> bool:
     wanted = request.body.get("response_format")
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    return kind in ("json_object", "json_schema") or any(request.body.get(field) is not None for field in _STRUCTURED)
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind in ("json_object", "json_schema"):
+        return True
+    body = request.body
+    return not _STRUCTURED.isdisjoint(body) and any(body.get(field) is not None for field in _STRUCTURED)
 
 
-def _may_fit(request: InferenceRequest, context: int | None) -> bool:
+def _may_fit(request: InferenceRequest, texts: Sequence[str], chars: int, context: int | None) -> bool:
     """False only where the request certainly exceeds the context.
 
     Tokenizers split at white space, so a text has at least as many tokens as words; the engine adds the answer's room.
@@ -179,11 +190,25 @@ def _may_fit(request: InferenceRequest, context: int | None) -> bool:
         return True
     wanted = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
     room = context - (wanted if isinstance(wanted, int) else 0)
-    texts = _texts(request)
     # A word and the space behind it are two characters: shorter texts need no counting.
-    if sum(map(len, texts)) <= 2 * room:
+    if chars <= 2 * room:
         return True
-    return sum(len(text.split()) for text in texts) <= room
+    for text in texts:
+        for words in _words(text):
+            room -= words
+            if room < 0:
+                return False
+    return room >= 0
+
+
+def _words(text: str) -> Iterator[int]:
+    """How many words the text has, piece by piece, so that nobody counts further than the room there is."""
+    inside = False
+    for start in range(0, len(text), _PIECE):
+        piece = text[start : start + _PIECE]
+        # A word that goes on from the piece before was counted there.
+        yield len(piece.split()) - (inside and not piece[0].isspace())
+        inside = not piece[-1].isspace()
 
 
 def _texts(request: InferenceRequest) -> list[str]:

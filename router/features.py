@@ -5,48 +5,41 @@ request down.
 """
 
 import hashlib
-import math
 import re
-import unicodedata
 import zlib
 from collections import Counter
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from math import log1p, sqrt
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.request import window
-from router.lexicon import STEMS
+from router.characters import IDEOGRAPH, Points, Read, count_classes, read
+from router.lexicon import STEMS as _WORK
+from router.stakes import STAKES
 
 Features = NDArray[np.float64]
+# Keys of ideographs and of pairs of neighbours.
+Grams = Points
 
+STEMS = _WORK | STAKES
 # Enough to see what a prompt asks (the ask stands at its head or its tail) at a cost of well under a millisecond.
 FEATURE_CHARS = 1600
 # Stems are looked up by their first letters; a shorter stem matches a whole word only.
 _PREFIX = 4
 
-_WORD = re.compile(r"[^\W\d_]+")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_ACCENT = re.compile(r"[\u0300-\u036f]")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
-# Greek to the end of the Asian alphabets before kana, and Hangul; a decomposed Hangul syllable is three letters here.
-_OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\uac00-\ud7af]")
+_NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 _OTHER_SHARE = 0.3
 _SENTENCE = re.compile(r"[.!?\u3002](?=\s|$|[\u4e00-\u9fff])")
-_OPTION = re.compile(r"(?m)^\s*\(?[A-E][).:]")
+_OPTION = re.compile(r"(?m)^[^\S\n]*\(?[A-E][).:]")
 _LATEX = re.compile(r"\\[a-zA-Z]+")
-_CODE_WORD = re.compile(r"\b(?:def|class|import|return|for|while|SELECT|FROM|const|public|void|func|lambda)\b")
+_CODE_WORDS = ("def", "class", "import", "return", "for", "while", "const", "public", "void", "func", "lambda")
 _INDENTED = re.compile(r"(?m)^(?: {4}|\t)")
-_BIG_O = re.compile(r"\bo\([^)]{1,20}\)")
+# It begins with letters, so that the search runs at the speed of a comparison.
+_BIG_O = re.compile(r"o\((?<=\bo\()[^)]{1,20}\)")
 _SMALL_SUM = re.compile(r"\d\s*[-+*/x\u00d7\u00f7]\s*\d")
-
-_MATH_CHARS = frozenset("=<>^$\\∑∫∏√≤≥≠≡∈∉⊂⊆\u222a∩∀∃→∞±≈∂∇πλθμσεδ")
-_CODE_CHARS = frozenset("{}[]();_`|&#@")
-_MONEY = frozenset("%$€£¥")
-_PAUSES = frozenset(",;\uff0c\u3001\uff1b")
-_QUOTES = frozenset("\"'\u201c\u201d\u2018\u2019\u00ab\u00bb\u300c\u300d\u201e")
 
 _WH = {
     "what": "what was que qu quel quelle cual 什么",
@@ -60,54 +53,72 @@ _WH = {
 _FIRST = {word: name for name, words in _WH.items() for word in words.split()}
 
 
-def _fold(text: str) -> str:
-    """Case and accents taken away, full-width forms made plain."""
-    text = text.casefold()
-    return text if text.isascii() else _ACCENT.sub("", unicodedata.normalize("NFKD", text))
-
-
 @dataclass(frozen=True)
 class _Lexicon:
-    """The stems, for lookup; each value is a position in STEMS (a word may stand for several kinds of work)."""
+    """The stems, for lookup; each number is a position in STEMS (a word may stand for several kinds of work).
 
-    whole: dict[str, list[int]]
-    prefixes: dict[str, list[tuple[str, int]]]
+    `stems`: by their first letters; True: the whole word only. `pairs`: by the first word. `heads`: the keys (see
+    `_grams`) of what the stems of ideographs begin with, ascending, and `ideographs` those stems in that order.
+    """
+
+    stems: dict[str, list[tuple[str, bool, int]]]
     pairs: dict[str, list[tuple[str, int]]]
+    heads: Grams
     ideographs: list[tuple[str, int]]
 
     @classmethod
     def build(cls) -> Self:
-        lexicon = cls({}, {}, {}, [])
+        lexicon = cls({}, {}, np.zeros(0, dtype=np.uint32), [])
         for at, stems in enumerate(STEMS.values()):
-            for stem in dict.fromkeys(map(_fold, stems.split())):
-                if _CJK.search(stem):
+            for stem in dict.fromkeys(read(stem).folded for stem in stems.split()):
+                if IDEOGRAPH.search(stem):
                     lexicon.ideographs.append((stem, at))
                 elif "|" in stem:
                     first, _, second = stem.partition("|")
                     lexicon.pairs.setdefault(first, []).append((second, at))
-                elif stem.endswith(".") or len(stem) < _PREFIX:
-                    lexicon.whole.setdefault(stem.removesuffix("."), []).append(at)
                 else:
-                    lexicon.prefixes.setdefault(stem[:_PREFIX], []).append((stem, at))
-        return lexicon
+                    letters = stem.removesuffix(".")
+                    whole = letters != stem or len(stem) < _PREFIX
+                    lexicon.stems.setdefault(letters[:_PREFIX], []).append((letters, whole, at))
+        lexicon.ideographs.sort(key=lambda known: _head(known[0]))
+        return replace(lexicon, heads=np.array([_head(stem) for stem, _ in lexicon.ideographs], dtype=np.uint32))
 
-    def count(self, words: list[str], ideographs: str) -> list[int]:
-        """How many words name each kind of work; `ideographs` is the text where it holds any, else empty."""
+    def count(self, words: list[str], times: Counter[str], grams: Grams, folded: str) -> list[int]:
+        """How many words name each kind of work; of ideographs, how many different stems are there."""
         counts = [0] * len(STEMS)
-        for word, times in Counter(words).items():
-            for at in self.whole.get(word, ()):
-                counts[at] += times
-            for stem, at in self.prefixes.get(word[:_PREFIX], ()):
-                if word.startswith(stem):
-                    counts[at] += times
-        for first, second in pairwise(words):
-            for following, at in self.pairs.get(first, ()):
-                if following == second:
-                    counts[at] += 1
-        if ideographs:
-            for stem, at in self.ideographs:
-                counts[at] += ideographs.count(stem)
+        known = self.stems.get
+        for word, often in times.items():
+            for stem, whole, at in known(word[:_PREFIX], ()):
+                if word == stem if whole else word.startswith(stem):
+                    counts[at] += often
+        pairs = self.pairs
+        for place, first in enumerate(words[:-1]):
+            if first in pairs:
+                for following, at in pairs[first]:
+                    if following == words[place + 1]:
+                        counts[at] += 1
+        if len(grams):
+            places = np.minimum(np.searchsorted(grams, self.heads), len(grams) - 1)
+            for place in np.flatnonzero(grams[places] == self.heads).tolist():
+                stem, at = self.ideographs[place]
+                counts[at] += len(stem) <= 2 or stem in folded
         return counts
+
+
+def _head(stem: str) -> int:
+    """The key of the first ideographs of a stem."""
+    return ord(stem) if len(stem) == 1 else ord(stem[0]) << 16 | ord(stem[1])
+
+
+def _grams(seen: Read) -> Grams:
+    """Keys of the different ideographs and of the different pairs of neighbours, ascending."""
+    points = seen.ideographs
+    if not len(points):
+        return points
+    pairs = (points[:-1] << np.uint32(16) | points[1:])[~seen.apart[1:]]
+    keys = np.sort(np.concatenate([points, pairs]))
+    different: Grams = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    return different
 
 
 _LEXICON = _Lexicon.build()
@@ -156,104 +167,121 @@ NAMES: tuple[str, ...] = (
 BAG = 512
 _WORD_PREFIX = 7
 COUNT = len(NAMES) + BAG
+# Of a hash of 32 bits the highest say the place, the next one the sign.
+_PLACE = 32 - (BAG - 1).bit_length()
+_SIGN, _BITS = _PLACE - 1, 2**32 - 1
+# Knuth's multiplier: 2^32 over the golden ratio, odd.
+_GOLDEN = 2654435769
+# With fewer words than this, one after the other.
+_FEW = 40
 # The meaning of a feature is fixed by all of this: a classifier trained on other features must not be used.
-VERSION = hashlib.sha256(repr((NAMES, STEMS, BAG, _WORD_PREFIX, FEATURE_CHARS)).encode()).hexdigest()[:16]
+VERSION = hashlib.sha256(repr((2, NAMES, STEMS, BAG, _WORD_PREFIX, FEATURE_CHARS)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is seen of an ask.
+
+    `features`: those of NAMES in order, then the words; shape (COUNT,), finite, roughly within -1..3. `legible`:
+    whether it is written in letters that the training data and the default embedder know (Latin, Han, kana): other
+    scripts all look alike to such an embedder, so its vector says nothing about them.
+    """
+
+    features: Features
+    legible: bool
+
+
+def look(text: str) -> Look:
+    """Reads an ask once."""
+    seen, _ = window(text, FEATURE_CHARS)
+    folded = read(seen)
+    words, times, grams = folded.words, Counter(folded.words), _grams(folded)
+    letters = sum(map(len, words)) + len(folded.ideographs)
+    counts = _LEXICON.count(words, times, grams, folded.folded)
+    first = _FIRST.get(words[0]) if words else None
+    features = np.zeros(COUNT)
+    features[: len(NAMES)] = [
+        *_shape(text, seen, folded, times, len(grams)),
+        *[1.0 if first == name else 0.0 for name in _WH],
+        *[1.0 if count else 0.0 for count in counts],
+        *map(log1p, counts),
+    ]
+    _fill(features[len(NAMES) :], {word[:_WORD_PREFIX] for word in times}, grams)
+    return Look(features, letters > 0 and folded.other < _OTHER_SHARE * letters)
 
 
 def extract(text: str) -> Features:
-    """The features of an ask: those of NAMES in order, then the words. Shape (COUNT,), finite, roughly within -1..3."""
-    seen, _ = window(text, FEATURE_CHARS)
-    folded = _fold(seen)
-    words = _WORD.findall(folded)
-    ideographs = len(_CJK.findall(folded))
-    counts = _LEXICON.count(words, folded if ideographs else "")
-    first = _FIRST.get(words[0]) if words else None
-    named = [
-        *_shape(text, seen, folded, words, ideographs),
-        *(1.0 if first == name else 0.0 for name in _WH),
-        *(1.0 if count else 0.0 for count in counts),
-        *(math.log1p(count) for count in counts),
-    ]
-    return np.concatenate([named, _bag(set(words))])
-
-
-def _bag(words: set[str]) -> Features:
-    """The distinct words, hashed with a sign into BAG places, as a vector of norm 1 (0 without words)."""
-    stems: set[str] = set()
-    for word in words:
-        if _CJK.match(word):
-            # No spaces between words: single characters and neighbouring pairs stand for them.
-            stems.update(word, map("".join, pairwise(word)))
-        else:
-            stems.add(word[:_WORD_PREFIX])
-    bag = np.zeros(BAG)
-    for stem in stems:
-        place = zlib.crc32(stem.encode())
-        bag[place % BAG] += 1 if place >> 16 & 1 else -1
-    norm = math.sqrt(float(bag @ bag))
-    return bag / norm if norm else bag
+    """The features of an ask."""
+    return look(text).features
 
 
 def legible(text: str) -> bool:
-    """Whether the ask is written in letters that the training data and the default embedder know: Latin, Han, kana.
+    """Whether the ask is written in letters that the embedder knows."""
+    return look(text).legible
 
-    Other scripts all look alike to such an embedder, so its vector says nothing about them.
-    """
-    folded = _fold(window(text, FEATURE_CHARS)[0])
-    letters = sum(map(len, _WORD.findall(folded)))
-    return letters > 0 and len(_OTHER_SCRIPT.findall(folded)) < _OTHER_SHARE * letters
+
+def _fill(bag: Features, stems: set[str], grams: Grams) -> None:
+    """Hash the different words and ideographs with a sign into the places of the bag, which then has norm 1."""
+    if len(stems) + len(grams) < _FEW:
+        # What numpy costs to be called is more than these few additions.
+        for value in (*map(zlib.crc32, map(str.encode, stems)), *(gram * _GOLDEN & _BITS for gram in grams.tolist())):
+            bag[value >> _PLACE] += 1.0 if value >> _SIGN & 1 else -1.0
+    else:
+        hashes = np.fromiter(map(zlib.crc32, " ".join(stems).encode().split()), dtype=np.uint32, count=len(stems))
+        # No spaces between ideographs: single ones and neighbouring pairs stand for words.
+        hashes = np.concatenate([hashes, grams * np.uint32(_GOLDEN)])
+        bag += np.bincount(hashes >> _PLACE, weights=(hashes >> _SIGN & 1) * 2.0 - 1.0, minlength=BAG)
+    norm = sqrt(float(bag @ bag))
+    if norm:
+        bag /= norm
 
 
 def length(text: str) -> float:
     """The baseline every classifier must beat: the ask's length in characters, as log."""
-    return math.log1p(len(text))
+    return log1p(len(text))
 
 
-def _shape(text: str, seen: str, folded: str, words: list[str], ideographs: int) -> list[float]:
-    size = max(len(seen), 1)
-    chars = Counter(seen)
-    letters = [len(word) for word in words if not (ideographs and _CJK.match(word))]
-    spoken = len(letters) + ideographs / 1.7
-    # An ideograph says about as much as three letters.
-    effective = len(text) + 2 * ideographs
-    numbers = _NUMBER.findall(folded)
+def _shape(text: str, seen: str, folded: Read, times: Counter[str], grams: int) -> list[float]:
+    size, words, ideographs = max(len(seen), 1), folded.words, len(folded.ideographs)
+    digit, upper, math, code, money, pause, quote, newline, colon, non_ascii = count_classes(seen)
+    sizes = list(map(len, words))
+    # An ideograph says about as much as three letters, and more than half of a word.
+    effective, spoken = len(text) + 2 * ideographs, len(words) + ideographs / 1.7
+    # Full-width and circled digits become plain ones when folded.
+    numbers = _NUMBER.findall(folded.folded) if digit or non_ascii else []
     stripped = seen.strip()
     return [
-        math.log1p(effective) / 3,
-        math.log1p(spoken) / 3,
+        log1p(effective) / 3,
+        log1p(spoken) / 3,
         float(effective < 60),
         float(60 <= effective < 300),
         float(effective >= 1200),
-        math.log1p(len(_SENTENCE.findall(seen))),
-        math.log1p(folded.count("?")),
-        math.log1p(chars["\n"]),
-        math.log1p(len(numbers)),
-        math.log1p(len(set(numbers))),
-        sum(n for c, n in chars.items() if c.isdigit()) / size * 5,
-        _count(chars, _MATH_CHARS) / size * 10,
-        math.log1p(len(_LATEX.findall(seen))),
-        _count(chars, _CODE_CHARS) / size * 10,
-        math.log1p(len(_CODE_WORD.findall(seen))),
-        math.log1p(len(_INDENTED.findall(seen))),
+        log1p(len(_SENTENCE.findall(seen))),
+        log1p(folded.folded.count("?")),
+        log1p(newline),
+        log1p(len(numbers)),
+        log1p(len(set(numbers))),
+        digit / size * 5,
+        math / size * 10,
+        log1p(len(_LATEX.findall(seen)) if "\\" in seen else 0),
+        code / size * 10,
+        log1p(sum(times[word] for word in _CODE_WORDS if word in times) + seen.count("SELECT") + seen.count("FROM")),
+        log1p(len(_INDENTED.findall(seen)) if "    " in seen or "\t" in seen else 0),
         float("```" in seen),
-        float(len(_OPTION.findall(seen)) >= 3),
+        float(newline >= 2 and len(_OPTION.findall(seen)) >= 3),
         float(stripped[-8:].lower().endswith("answer:")),
-        math.log1p(_count(chars, _QUOTES)),
-        sum(n for c, n in chars.items() if c.isupper()) / size * 5,
-        (sum(letters) / len(letters) if letters else 4.5) / 5,
-        sum(n >= 9 for n in letters) / max(len(letters), 1) * 3,
-        len(set(words)) / max(len(words), 1),
-        sum(n for c, n in chars.items() if not c.isascii()) / size,
+        log1p(quote),
+        upper / size * 5,
+        (sum(sizes) / len(sizes) if sizes else 4.5) / 5,
+        len([1 for size in sizes if size >= 9]) / max(len(sizes), 1) * 3,
+        (len(times) + grams) / max(len(words) + 2 * ideographs, 1),
+        non_ascii / size,
         float(ideographs > 0),
         float(stripped[-1:] in ("?", "\uff1f")),
         float(stripped[:1].islower()),
-        math.log1p(_count(chars, _MONEY)),
-        float(_BIG_O.search(folded) is not None),
-        float(size < 80 and _SMALL_SUM.search(folded) is not None),
-        math.log1p(chars[":"]),
-        math.log1p(_count(chars, _PAUSES)),
+        log1p(money),
+        float("o(" in folded.folded and _BIG_O.search(folded.folded) is not None),
+        float(size < 80 and _SMALL_SUM.search(folded.folded) is not None),
+        log1p(colon),
+        log1p(pause),
     ]
-
-
-def _count(chars: Counter[str], of: frozenset[str]) -> int:
-    return sum(n for char, n in chars.items() if char in of)

@@ -22,7 +22,8 @@ from router.mixture import Array, Mixture, joined, scaled
 from router.seed import SeedAsk, balanced_weights
 from router.vectors import Vectors
 
-CHAT = "chat"
+# Chat in English, and in languages that an embedder made for English reads less well: there words must say more.
+CHAT, OTHER_CHAT = "chat", "chat in other languages"
 _PARTS = 5
 _PROTOTYPES = 256
 _FEATURE_SCALE = 0.3
@@ -121,8 +122,10 @@ def train(
     for source, scores in zip(sources, unseen, strict=False):
         lengths = np.array([length(row.prompt) for row in source.rows])
         measured[source.name] = measure(source.rows, scores, lengths)
-    hard = np.array([ask.hard for ask in seed[0]])
-    chat_accuracy = float(((unseen[-1] >= 0) == hard).mean())
+    sides = [
+        (own >= 0) == (kind.weak < kind.strong) for own, kind in zip(unseen, ready.kinds, strict=True) if kind.apart
+    ]
+    chat_accuracy = float(np.concatenate(sides).mean())
     refusals = tuple(_refusals(measured))
     if refusals:
         return Trained(None, measured, chat_accuracy, refusals)
@@ -153,7 +156,7 @@ def _deciles(classifier: Classifier, texts: Sequence[str], vectors: Vectors) -> 
 
 
 def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[Array]) -> list[Kind]:
-    """The data files as kinds of traffic, chat last: the kind whose scale the others are fitted to."""
+    """The data files as kinds of traffic, chat last: the kinds whose scale the others are fitted to."""
     kinds = []
     for source, own in zip(sources, inputs, strict=False):
         weak = np.array([row.weak for row in source.rows])
@@ -172,18 +175,25 @@ def _kinds(sources: Sequence[Source], asks: Sequence[SeedAsk], inputs: Sequence[
                 by_length=True,
             )
         )
-    hard = np.array([ask.hard for ask in asks], dtype=np.float64)
-    chat = Kind(
-        CHAT,
-        inputs[-1],
-        1 - hard,
-        np.ones(len(asks)),
-        balanced_weights(list(asks)),
-        np.full(len(asks), ""),
+    english = np.array([ask.language == "en" for ask in asks])
+    chats = [(CHAT, english), (OTHER_CHAT, ~english)]
+    return [*kinds, *(_chat(name, asks, own, inputs[-1]) for name, own in chats if own.any())]
+
+
+def _chat(name: str, asks: Sequence[SeedAsk], chosen: NDArray[np.bool_], inputs: Array) -> Kind:
+    """The chosen asks as a kind; those that one block made are never on both sides of a fold."""
+    own = [ask for ask, taken in zip(asks, chosen, strict=True) if taken]
+    return Kind(
+        name,
+        inputs[chosen],
+        np.array([1.0 - ask.hard for ask in own]),
+        np.ones(len(own)),
+        balanced_weights(own),
+        np.array([ask.kind if ask.made else str(number) for number, ask in enumerate(own)]),
         worth=0.5,
         by_length=False,
+        apart=True,
     )
-    return [*kinds, chat]
 
 
 def _groups(source: Source) -> NDArray[np.str_]:
@@ -200,7 +210,7 @@ def _cross_fit(
     """The log odds of every row of every kind, each by a mixture that was fitted without the row's part."""
     parts = []
     for kind in kinds:
-        groups = kind.groups if by_group and kind.name != CHAT else None
+        groups = kind.groups if kind.apart or by_group else None
         parts.append(folds(len(kind.weak), _PARTS, generator, groups))
     unseen = [np.zeros(len(kind.weak)) for kind in kinds]
     for part in range(_PARTS):

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from core.embedder import Vector
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """One stored answer. `stored_at`: seconds of this process's monotonic clock. `body`: the completion as JSON bytes.
 

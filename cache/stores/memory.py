@@ -1,9 +1,8 @@
 """Stored answers in this process: bounded in bytes and in vectors, least recently used first out."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from cache.catalogue import Catalogue
 from cache.stores.base import Entry, Sizes, Wording
@@ -13,8 +12,7 @@ from core.clock import Clock
 OVERHEAD = 1400
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An entry and the bytes it is counted with."""
 
     entry: Entry
@@ -34,8 +32,9 @@ class MemoryStore:
         self._max_bytes, self._max_vectors, self._lifetime = max_bytes, max_vectors, lifetime
         self._used: OrderedDict[str, Held] = OrderedDict()
         self._vectors: OrderedDict[str, None] = OrderedDict()
-        # Every entry lives equally long, so the order of arrival is the order of expiry.
-        self._arrived: dict[str, float] = {}
+        # Every entry lives equally long, so the order of arrival is the order of expiry. A plain dict would step over
+        # the places of all that have left from its front.
+        self._arrived: OrderedDict[str, float] = OrderedDict()
         self._bytes = self._evicted = self._expired = 0
 
     async def __aenter__(self) -> Self:
@@ -65,7 +64,8 @@ class MemoryStore:
     async def put(self, entry: Entry, wording: Wording | None) -> bool:
         """Adds or replaces; False where the entry is larger than the store."""
         self._sweep()
-        self._drop(entry.id)
+        if entry.id in self._used:
+            self._drop(entry.id)
         size = OVERHEAD + len(entry.body)
         if wording is not None:
             size += self._catalogue.weight(wording)
@@ -76,8 +76,8 @@ class MemoryStore:
         self._bytes += size
         if wording is not None and entry.partition is not None:
             self._vectors[entry.id] = None
-        while len(self._vectors) > self._max_vectors:
-            self._evict(next(iter(self._vectors)))
+            while len(self._vectors) > self._max_vectors:
+                self._evict(next(iter(self._vectors)))
         while self._bytes > self._max_bytes:
             self._evict(next(iter(self._used)))
         if wording is not None and entry.partition is not None:
@@ -98,12 +98,13 @@ class MemoryStore:
 
     def _sweep(self) -> None:
         before = self._clock.monotonic() - self._lifetime
-        gone = []
+        gone: list[str] = []
         for key, arrived in self._arrived.items():
             if arrived > before:
                 break
             gone.append(key)
-        self._expired += sum(self._drop(key) for key in gone)
+        if gone:
+            self._expired += sum(self._drop(key) for key in gone)
 
     def _evict(self, key: str) -> None:
         self._evicted += self._drop(key)

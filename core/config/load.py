@@ -17,6 +17,8 @@ from pydantic.fields import FieldInfo
 from core.config.addresses import REFERENCE, RedisAddress, password_of, redis_address
 from core.config.records import Config
 from core.config.support import unsupported
+from core.config.telemetry import Telemetry
+from core.config.telemetry import telemetry as telemetry_in
 from core.config.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
 from core.errors import ConfigError, Problem
 
@@ -107,6 +109,11 @@ def validate(document: Mapping[str, JsonValue]) -> Config:
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in `path` with the environment's overrides. Raises ConfigError."""
     return validate(apply_overrides(read_document(path), environ))
+
+
+def telemetry(environ: Mapping[str, str] = os.environ) -> Telemetry | None:
+    """Where traces go, None for nowhere. Raises ConfigError that names the variable."""
+    return telemetry_in(environ)
 
 
 def resolve_secret(reference: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -57,7 +57,8 @@ class Gateway(Record):
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
     workers: int = Field(1, ge=1)
-    """Gateway processes; this version runs one."""
+    """Gateway processes on one port. Each has queues, breakers and, in memory, a cache of its own; limits of keys need
+    a shared auth.store."""
     max_body_size: Size = 4 * 1024**2
     """Largest request body; larger ones are refused with 413."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
@@ -276,7 +277,7 @@ class Price(Record):
 
 
 class Group(Record):
-    """Prefill or decode replicas of a disaggregated tier; not in this version."""
+    """Prefill or decode replicas of a disaggregated tier."""
 
     replicas: Replicas = Replicas()
     engine: Mapping[str, JsonValue] = Field(default_factory=dict)
@@ -284,7 +285,8 @@ class Group(Record):
 
 
 class Disaggregation(Record):
-    """Prefill and decode as separate replica groups that hand over KV state; not in this version."""
+    """Prefill and decode as separate replica groups that hand over KV state. This version prefills every prompt apart,
+    without a deadline, and fails where that fails: it refuses other values of the last three keys."""
 
     connector: str = "NixlConnector"
     """vLLM KV connector."""
@@ -292,8 +294,8 @@ class Disaggregation(Record):
     decode: Group = Group()
     min_prompt_tokens: int = Field(256, ge=0)
     """Shorter prompts are prefilled where they decode."""
-    prefill_deadline: Duration = 5.0
-    """Time for the prefill leg."""
+    prefill_deadline: Duration | None = 5.0
+    """Time for the prefill leg; null is none."""
     on_prefill_failure: Literal["decode", "error"] = "decode"
     """Compute the prompt on the decode side, or fail."""
 
@@ -310,7 +312,7 @@ class Tier(Record):
     api_key: SecretRef | None = None
     """Key for these servers, by reference."""
     adapters: Mapping[str, str] = Field(default_factory=dict)
-    """LoRA adapters, name to path; each name is a model too. This version takes none."""
+    """LoRA adapters, name to folder or hub id; each name is a model too."""
     engine: Mapping[str, JsonValue] = Field(default_factory=dict)
     """vLLM engine arguments."""
     replicas: Replicas = Replicas()

@@ -3,26 +3,44 @@
 A setting that would silently do nothing is refused, with the value that is legal.
 """
 
-from core.config.records import Config
+from core.config.records import Config, Replicas
 from core.errors import Problem
 
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
     checks = [
-        ("gateway.workers", config.gateway.workers > 1, "1"),
         ("console.show_prompts", config.console.show_prompts, "false"),
     ]
     for name, tier in config.tiers.items():
-        checks += [
-            (f"tiers.{name}.disaggregation", tier.disaggregation is not None, "null"),
-            (f"tiers.{name}.adapters", bool(tier.adapters), "{}"),
-        ]
-    return [*_idle(config)] + [
+        apart, at = tier.disaggregation, f"tiers.{name}.disaggregation"
+        if apart is not None:
+            checks += [
+                (f"tiers.{name}.replicas", tier.replicas != Replicas(), "{} (each group has its own)"),
+                (f"{at}.min_prompt_tokens", apart.min_prompt_tokens != 0, "0"),
+                (f"{at}.prefill_deadline", apart.prefill_deadline is not None, "null"),
+                (f"{at}.on_prefill_failure", apart.on_prefill_failure != "error", "error"),
+            ]
+    return [*_idle(config), *_uncounted(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks
         if asked
     ]
+
+
+def _uncounted(config: Config) -> list[Problem]:
+    """Limits that several processes would count apart, each up to the whole limit."""
+    limited = [
+        key.name
+        for key in config.auth.keys
+        if (key.requests_per_minute, key.tokens_per_minute, key.concurrency, key.monthly_budget) != (None,) * 4
+    ]
+    if config.gateway.workers == 1 or config.auth.store != "memory" or not limited:
+        return []
+    message = (
+        f"{config.gateway.workers} workers count the limits of {limited[0]!r} apart in memory; legal with limits: "
+    )
+    return [Problem("auth.store", f"{message}redis://… (or gateway.workers: 1)")]
 
 
 def _idle(config: Config) -> list[Problem]:

@@ -13,6 +13,8 @@ from forebay import configuration
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from deploy.device import Device
+
 
 def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the command."""
@@ -25,6 +27,11 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
     configuration.add_option(parser)
     parser.add_argument(
         "--live", action="store_true", help="also ask tiers and shared store, and load embedder and classifier"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        help="what the engines will run on (default: what the installed vLLM was built for, else gpu)",
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the document and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -60,20 +67,22 @@ def run(arguments: argparse.Namespace) -> int:
 def checked(arguments: argparse.Namespace) -> Config:
     """The configuration. Raises ConfigError that names every fault of it."""
     config = configuration.required(arguments)
-    problems = engine_problems(config)
+    problems = engine_problems(config, arguments.device)
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def engine_problems(config: Config) -> list[Problem]:
-    """Faults of the tiers' engine arguments and of the classifier file."""
-    from deploy.engine import check_engine  # noqa: PLC0415  # keeps `--help` quick
+def engine_problems(config: Config, device: "Device | None" = None) -> list[Problem]:
+    """Faults of the engines on that device (None: the one installed here) and of the classifier file."""
+    from deploy.device import engine_device  # noqa: PLC0415  # keeps `--help` quick
+    from deploy.engine import check_engine, check_engines  # noqa: PLC0415  # keeps `--help` quick
     from router.classifier import Classifier  # noqa: PLC0415  # keeps `--help` quick
 
-    problems = [
-        problem for name, tier in config.tiers.items() for problem in check_engine(tier.engine, f"tiers.{name}.engine")
-    ]
+    problems = check_engines(config, device or engine_device() or "gpu")
+    for name, tier in config.tiers.items():
+        if tier.urls:
+            problems += check_engine(tier.engine, f"tiers.{name}.engine")
     if config.router.classifier != "default":
         try:
             Classifier.load(Path(config.router.classifier))

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay import configuration
@@ -16,7 +17,8 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         "serve",
         help="the gateway alone, in front of tiers that run at tiers.*.urls",
         description="Serve the OpenAI API at gateway.host and gateway.port until SIGTERM or Ctrl-C; streams that run "
-        "may finish within gateway.drain. Logs go to stderr, one JSON line per request.",
+        "may finish within gateway.drain. SIGHUP reads the configuration again. Logs go to stderr, one JSON line per "
+        "request.",
         epilog="example: forebay serve --config forebay.yaml",
     )
     configuration.add_option(parser)
@@ -28,4 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
     config = configuration.required(arguments)
     from gateway.server import run as serve  # noqa: PLC0415  # keeps `--help` quick
 
-    return serve(config, lambda line: print(line, file=sys.stderr, flush=True))
+    return serve(
+        config, lambda line: print(line, file=sys.stderr, flush=True), partial(configuration.required, arguments)
+    )

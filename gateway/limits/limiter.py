@@ -63,14 +63,17 @@ class Limiter:
 
         A request that may take more than the whole limit takes all of it: it is let in when nothing else was used.
         """
-        allowed, claims = identity.allowance, []
+        allowed = identity.allowance
+        if allowed.tokens_per_minute is None and allowed.monthly_budget is None:
+            return None
+        claims: list[Claim] = []
         read, written = forecast.input(need), forecast.most_output(need)
         if (limit := allowed.tokens_per_minute) is not None:
             claims.append(Claim("tokens", limit, min(limit, read + written)))
         if allowed.monthly_budget is not None:
             limit = int(allowed.monthly_budget * FINE)
             claims.append(Claim("budget", limit, min(limit, _cost(price, read, written))))
-        return await self._take(identity, claims) if claims else None
+        return await self._take(identity, claims)
 
     def settle(self, taken: Taken, usage: Usage | None, price: Price, *, nothing: bool) -> None:
         """What it really took. Without usage the reservation stands, unless `nothing` came of the request."""

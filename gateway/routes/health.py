@@ -1,6 +1,6 @@
 """`/health`, `/ready` and `/metrics`: for probes and scrapers, open to everyone who can reach the port."""
 
-import asyncio
+from collections.abc import Mapping
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from gateway.metrics import CONTENT_TYPE
 from gateway.services import Services
+from gateway.siblings import Answering, Question
 
 
 def routes(services: Services, *, metrics: bool) -> list[Route]:
@@ -30,11 +31,19 @@ def metrics_route(services: Services) -> Route:
 
     async def scrape(_: Request) -> Response:
         await services.read_cache_sizes()
-        # Milliseconds with many label values: streams must not stand still meanwhile.
-        text = await asyncio.to_thread(services.metrics.render)
-        return Response(text, media_type=CONTENT_TYPE)
+        return Response(await services.pool.render(), media_type=CONTENT_TYPE)
 
     return Route("/metrics", scrape)
+
+
+def answers(services: Services) -> Mapping[str, Answering]:
+    """What other workers ask here."""
+
+    async def metrics(question: Question) -> JsonValue:
+        await services.read_cache_sizes()
+        return await services.pool.answer(question)
+
+    return {"metrics": metrics}
 
 
 def readiness(services: Services) -> tuple[bool, dict[str, JsonValue]]:

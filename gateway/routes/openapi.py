@@ -5,11 +5,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.document import document
+from gateway.services import Services
 
 
-def routes() -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """The one route."""
-    text = document()
+    text = document(list(services.targets.names), list(services.tiers))
 
     async def openapi(_: Request) -> Response:
         return JSONResponse(text)

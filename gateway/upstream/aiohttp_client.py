@@ -24,7 +24,7 @@ class AiohttpReply:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.headers: Headers = list(response.raw_headers)
+        self.headers: Headers = [(name.lower(), value) for name, value in response.raw_headers]
 
     async def read(self) -> bytes:
         """The next piece of the body."""

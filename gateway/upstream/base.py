@@ -9,9 +9,9 @@ UpstreamTimeout (504, core.errors)
 └── ConnectTimeout     no connection in time: nothing was sent, another server may be tried
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from core.errors import UpstreamError, UpstreamTimeout
 from gateway.envelope import Headers
@@ -36,8 +36,7 @@ class ConnectTimeout(UpstreamTimeout):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to a tier. `path` starts with /v1/ and may carry a query; `connect` is in seconds."""
 
     method: str
@@ -62,11 +61,11 @@ class Server:
 class Reply(Protocol):
     """The head of an answer, and its body while it arrives.
 
-    `headers` keep their order, names as sent. `read` waits for the next piece of the body, decompressed, and gives b""
-    at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing. `finish`
-    reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises. `close`
-    is idempotent and never waits: it drops the connection unless the body was read to its end. The caller closes every
-    reply.
+    `headers` keep their order, with names in lower case. `read` waits for the next piece of the body, decompressed, and
+    gives b"" at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing.
+    `finish` reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises.
+    `close` is idempotent and never waits: it drops the connection unless the body was read to its end. The caller
+    closes every reply.
     """
 
     status: int
@@ -87,4 +86,4 @@ class Upstream(Protocol):
     `Call.connect`: the caller knows what it waits for.
     """
 
-    async def send(self, server: Server, call: Call) -> Reply: ...
+    def send(self, server: Server, call: Call) -> Awaitable[Reply]: ...

@@ -62,7 +62,8 @@ class Breaker:
 
     def succeeded(self, began: float) -> None:
         """The server did its part."""
-        self.unknown(began)
+        if self._trial_at is not None:
+            self.unknown(began)
         if self._opened_at is None:
             self._calls.append((self._clock.monotonic(), True))
         elif began >= self._opened_at:

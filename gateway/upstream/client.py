@@ -1,5 +1,6 @@
 """The upstream client that the gateway uses: its own transport for plain http, aiohttp for the rest."""
 
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -26,9 +27,9 @@ class UpstreamClient:
     ) -> None:
         await self._stack.aclose()
 
-    async def send(self, server: Server, call: Call) -> Reply:
+    def send(self, server: Server, call: Call) -> Awaitable[Reply]:
         """One call; waits for the reply's head."""
         # The answer to a HEAD has the length of a body that does not come, which the parser cannot be told.
         if server.url.startswith("http://") and call.method != "HEAD":
-            return await self._plain.send(server, call)
-        return await self._any.send(server, call)
+            return self._plain.send(server, call)
+        return self._any.send(server, call)

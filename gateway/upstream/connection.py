@@ -247,11 +247,11 @@ class Connection(asyncio.Protocol):
             raise ValueError("the head is too large")
         if reply.status:
             return  # a trailer
+        name = name.lower()
         reply.headers.append((name, value))
-        low = name.lower()
-        if low in (b"content-length", b"transfer-encoding"):
+        if name in (b"content-length", b"transfer-encoding"):
             self._framed = True
-        elif low == b"content-encoding":
+        elif name == b"content-encoding":
             self._encoding = value.strip().lower()
 
     def on_headers_complete(self) -> None:

@@ -27,8 +27,11 @@ class Http1Upstream:
         self._places: dict[str, tuple[tuple[str, int], str, str]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._open = False
+        self._loop: asyncio.AbstractEventLoop
 
     async def __aenter__(self) -> Self:
+        # Kept: asking for the running one is a system call.
+        self._loop = asyncio.get_running_loop()
         self._open = True
         return self
 
@@ -80,13 +83,13 @@ class Http1Upstream:
         if not idle:
             return None
         connection = idle.pop()
-        if connection.lost or asyncio.get_running_loop().time() - connection.idle_since > KEEP_ALIVE:
+        if connection.lost or self._loop.time() - connection.idle_since > KEEP_ALIVE:
             connection.abort()
             return None
         return connection
 
     async def _connect(self, address: tuple[str, int], limit: float) -> Connection:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         try:
             async with asyncio.timeout(limit):
                 _, connection = await loop.create_connection(lambda: Connection(loop, self._ended), *address)
@@ -104,11 +107,10 @@ class Http1Upstream:
             return
         idle = self._idle.setdefault(address, [])
         if reusable and self._open:
-            loop = asyncio.get_running_loop()
-            connection.idle_since = loop.time()
+            connection.idle_since = self._loop.time()
             idle.append(connection)
             if self._sweeper is None:
-                self._sweeper = loop.call_later(KEEP_ALIVE, self._sweep)
+                self._sweeper = self._loop.call_later(KEEP_ALIVE, self._sweep)
             return
         if connection.lost:
             del self._servers[connection]
@@ -119,15 +121,14 @@ class Http1Upstream:
 
     def _sweep(self) -> None:
         """Close what has been idle for too long."""
-        loop = asyncio.get_running_loop()
         self._sweeper = None
-        oldest = loop.time() - KEEP_ALIVE
+        oldest = self._loop.time() - KEEP_ALIVE
         for idle in tuple(self._idle.values()):
             # In order of age: the one used last is at the end, and is taken first.
             for connection in [kept for kept in idle if kept.idle_since <= oldest]:
                 connection.abort()
         if self._idle:
-            self._sweeper = loop.call_later(KEEP_ALIVE, self._sweep)
+            self._sweeper = self._loop.call_later(KEEP_ALIVE, self._sweep)
 
 
 def request_head(call: Call, target: str, host: str) -> bytes:

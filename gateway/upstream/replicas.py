@@ -118,7 +118,10 @@ class Replicas:
     @property
     def usable(self) -> bool:
         """Whether there is a server that may be asked."""
-        return any(replica.health != "down" for replica in self.all)
+        for replica in self.all:  # noqa: SIM110  # every request asks twice, and a generator costs thrice as much
+            if replica.health != "down":
+                return True
+        return False
 
     def follow(self, servers: Iterable[Server]) -> None:
         """These are the servers. Known ones stay as they are; calls to those that are gone run on."""
@@ -146,9 +149,21 @@ class Replicas:
             message = f"no replica of the {self.tier} tier is up"
             raise Unavailable(message, code="no_replica", reason="no_replica", retry_after=2.0)
         while True:
+            replica.outstanding += 1
+            reply: Reply | None = None
+            began = replica.breaker.begin()
             try:
-                return await self._try(replica, call, begin, cause, len(tried))
-            except RequestError as error:
+                reply = await self._upstream.send(replica.server, call)
+                if reply.status >= 300:
+                    await _refused(reply)
+                begun = await begin(reply)
+                replica.breaker.succeeded(began)
+                return Opened(reply, begun, replica, len(tried), began)
+            except BaseException as error:
+                ended = cause() if cause is not None else None
+                self._failed(replica, began, reply, error, ended)
+                if not isinstance(error, RequestError):
+                    raise
                 self._on_error(kind_of(error))
                 tried.append(replica)
                 following = self._following(error, tried) if error.retryable else None
@@ -159,33 +174,17 @@ class Replicas:
             if pause > 0:
                 await asyncio.sleep(pause)
 
-    async def _try(
-        self,
-        replica: Replica,
-        call: Call,
-        begin: Callable[[Reply], Awaitable[Begun]],
-        cause: Cause | None,
-        retries: int,
-    ) -> Opened[Begun]:
-        replica.outstanding += 1
-        reply: Reply | None = None
-        began = replica.breaker.begin()
-        try:
-            reply = await self._upstream.send(replica.server, call)
-            await _check(reply)
-            begun = await begin(reply)
-        except BaseException as error:
-            ended: BaseException | None = cause() if cause is not None else None
-            replica.settle(began, ended or error)
-            if is_saturation(error):
-                asked = error.retry_after if isinstance(error, RequestError) else None
-                replica.busy_until = self._clock.monotonic() + min(asked or 0.0, MAX_RETRY_AFTER)
-            replica.outstanding -= 1
-            if reply is not None:
-                reply.close()
-            raise
-        replica.settle(began, None)
-        return Opened(reply, begun, replica, retries, began)
+    def _failed(
+        self, replica: Replica, began: float, reply: Reply | None, error: BaseException, cause: BaseException | None
+    ) -> None:
+        """A call that began then has failed, by itself or for a cause from outside."""
+        replica.settle(began, cause or error)
+        if is_saturation(error):
+            asked = error.retry_after if isinstance(error, RequestError) else None
+            replica.busy_until = self._clock.monotonic() + min(asked or 0.0, MAX_RETRY_AFTER)
+        replica.outstanding -= 1
+        if reply is not None:
+            reply.close()
 
     def _following(self, error: RequestError, tried: list[Replica]) -> tuple[Replica, float] | None:
         """Whom to ask after this error, and in how many seconds; None for nobody."""
@@ -232,9 +231,8 @@ class Replicas:
         return best
 
 
-async def _check(reply: Reply) -> None:
-    if reply.status >= 300:
-        raise await fault(reply)
+async def _refused(reply: Reply) -> None:
+    raise await fault(reply)
 
 
 async def fault(reply: Reply) -> EngineFault:
@@ -246,7 +244,7 @@ async def fault(reply: Reply) -> EngineFault:
         size += len(chunk)
         if size > MAX_ERROR_BODY:
             break
-    after = next((value for name, value in reply.headers if name.lower() == b"retry-after"), b"")
+    after = next((value for name, value in reply.headers if name == b"retry-after"), b"")
     return EngineFault(reply.status, b"".join(parts), float(after) if after.isdigit() else None)
 
 

@@ -18,7 +18,7 @@ from openai import OpenAI
 from deploy.instance import Instance
 
 # What starts Ray by itself comes before the shared instance is up, and what ends that comes last.
-FIRST, LAST = "test_engine_fails.py", "test_down.py"
+FIRST, LAST = ("test_engine_fails.py", "test_conformance.py"), "test_down.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(name: str) -> int:
-    return {FIRST: -1, LAST: 1}.get(name, 0)
+    return -1 if name in FIRST else int(name == LAST)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import orjson
 from bench.engine import ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
+from core.config.telemetry import Telemetry
 from core.embedder import Embedding, Encoder
 from core.glance import Glance
-from gateway.server import Process, listen, serving
+from gateway.server import Process, Read, listen, serving
 from gateway.upstream.names import Resolver
 
 SMALL, FRONTIER = "small-model", "frontier-model"
@@ -100,25 +101,25 @@ async def gateway(
     encoder: WordEncoder | None = None,
     resolver: Resolver | None = None,
     glance: Glance | None = None,
+    read: Read | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Stack]:
     """The gateway of a configuration on a free port.
 
     Without `semantic` that layer is off. `probed`: wait until some server has been found up. `resolver`: who looks
-    names up instead of the system. `glance`: the cheap approximation of the encoder.
+    names up instead of the system. `glance`: the cheap approximation of the encoder. `read`: the configuration as it is
+    to be from a reload on. `telemetry`: where traces go.
     """
     encoder = encoder or WordEncoder()
 
     def make(_: Embedder, made: Encoder = encoder) -> Encoder:
         return made
 
-    document = {"gateway": {}, "cache": {}, **document}
-    document["gateway"] = {"port": 0, "drain": "5s", **document["gateway"]}
-    document["cache"] = {"semantic": {"enabled": semantic, "threshold": 0.9}, **document["cache"]}
-    config = validate(document)
+    config = validate(completed(document, semantic=semantic))
     log = bytearray()
-    factories: dict[str, Any] = {"make_encoder": make, "make_glance": lambda _: glance}
+    factories: dict[str, Any] = {"telemetry": telemetry, "make_encoder": make, "make_glance": lambda _: glance}
     async with (
-        serving(config, listen(config), write=log.extend, resolver=resolver, **factories) as (process, _),
+        serving(config, listen(config), read, write=log.extend, resolver=resolver, **factories) as (process, _),
         httpx.AsyncClient(base_url=process.url, timeout=10, verify=NO_TLS) as client,
     ):
         await process.services.embedder.settled()
@@ -128,6 +129,14 @@ async def gateway(
             gates = process.services.tiers.values()
             await until(lambda: all(gate.replicas.ready for gate in gates))
         yield stack
+
+
+def completed(document: Document, *, semantic: bool = False) -> Document:
+    """The document as the tests' gateways take it."""
+    document = {"gateway": {}, "cache": {}, **document}
+    document["gateway"] = {"port": 0, "drain": "5s", **document["gateway"]}
+    document["cache"] = {"semantic": {"enabled": semantic, "threshold": 0.9}, **document["cache"]}
+    return document
 
 
 def tiers(*small: ScriptedEngine, frontier: ScriptedEngine | None = None, **small_settings: Any) -> Document:

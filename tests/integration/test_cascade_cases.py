@@ -101,6 +101,29 @@ async def test_an_unsure_answer_is_given_up_for_the_frontier_tiers(
         await stack.idle()
 
 
+async def test_what_is_given_up_is_taken_from_the_savings(engine: ScriptedEngine, frontier: ScriptedEngine) -> None:
+    document = cascaded(engine, frontier)
+    for name, price in (("small", 1.0), ("frontier", 5.0)):
+        document["tiers"][name]["price"] = {"input": price, "output": price}
+    async with gateway(document) as stack:
+
+        async def counted(name: str, **labels: str) -> float:
+            return await stack.metric(name, **labels)
+
+        first = await post(stack, auto("hi", SURE))
+        saved = 4e-6 * first.json["usage"]["total_tokens"]
+        assert await counted("forebay_saved_cost_total", source="router") == pytest.approx(saved)
+        kinds = ("input", "output")
+        before = sum([await counted("forebay_tokens_total", tier="small", kind=kind) for kind in kinds])
+        assert (await post(stack, auto("hello", UNSURE))).header("x-forebay-tier") == "frontier"
+        lost = 1e-6 * (sum([await counted("forebay_tokens_total", tier="small", kind=kind) for kind in kinds]) - before)
+        assert lost > 0
+        assert await counted("forebay_saved_cost_total", source="router") == pytest.approx(saved)
+        third = await post(stack, auto("hey", SURE))
+        saved += 4e-6 * third.json["usage"]["total_tokens"] - lost
+        assert await counted("forebay_saved_cost_total", source="router") == pytest.approx(saved)
+
+
 async def test_a_client_that_asked_gets_log_probabilities_and_usage(
     engine: ScriptedEngine, frontier: ScriptedEngine
 ) -> None:

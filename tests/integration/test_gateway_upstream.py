@@ -150,6 +150,19 @@ async def test_a_tier_that_refuses_its_key_is_not_the_clients_fault(engine: Scri
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_auth")
 
 
+async def test_the_turns_of_a_conversation_reach_the_tier_as_one_session(stack: Stack, engine: ScriptedEngine) -> None:
+    turns = [{"role": "user", "content": "What is 2 + 2?"}]
+    seen = []
+    for _ in range(2):
+        # What a client names a session is not passed on.
+        answer = await stack.client.post(CHAT, json={**chat("x"), "messages": turns}, headers={"x-session-id": "mine"})
+        seen.append(engine.requests[-1].headers["x-session-id"])
+        turns = [*turns, answer.json()["choices"][0]["message"], {"role": "user", "content": "And 3 + 3?"}]
+    assert seen[0] == seen[1] != "mine"
+    await stack.client.post(CHAT, json=chat("something else"))
+    assert engine.requests[-1].headers["x-session-id"] != seen[0]
+
+
 async def test_a_sane_request_id_is_kept_and_another_replaced(stack: Stack) -> None:
     for given, kept in (("abc-1.2:3", True), ("a b", False), ("x" * 129, False)):
         answer = await stack.client.post(CHAT, json=chat("x"), headers={"x-request-id": given})

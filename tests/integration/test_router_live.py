@@ -19,7 +19,7 @@ async def test_client_metrics_and_log_agree(cascade: bool, tmp_path: Path) -> No
         for name, price in (("small", 1.0), ("frontier", 5.0)):
             document["tiers"][name]["price"] = {"input": price, "output": 2 * price}
         if cascade:
-            document["router"] = {"cascade": {"enabled": True, "threshold": -0.5}}
+            document["router"] = {"cascade": {"enabled": True, "threshold": -0.57}}
         config = tmp_path / "forebay.yaml"
         config.write_text(json.dumps(document), encoding="utf-8")
         async with gateway(document) as stack:

@@ -353,16 +353,40 @@ HARD = [
     "证明:对任意正整数 n, n^3 - n 能被 6 整除, 并推广到 n^p - n。",
     "Demuestra que la raíz cuadrada de 2 es irracional y generaliza el argumento a la raíz de cualquier primo.",
     "Prove that every bounded sequence of real numbers has a convergent subsequence.",
+    "Darf ein Verein ein Mitglied ohne Anhörung ausschließen? Prüfe die Wirksamkeit des Beschlusses.",
+    "买方交房后发现地下室漏水，他有哪些权利，诉讼时效如何计算？",  # noqa: RUF001  # the full-width marks are its own
+    "El comprador descubre humedades tras la entrega. ¿Qué acciones tiene y qué plazos corren?",
+    "Ein Patient mit Leberzirrhose wird nach einer Magenblutung verwirrt. Differenzialdiagnose und erste Schritte?",
+    "幼儿误吞纽扣电池，有什么危险，应按什么顺序处理？",  # noqa: RUF001  # as above
+    "Paciente con cirrosis y confusión tras una hemorragia digestiva: diagnóstico diferencial y primeros pasos.",
+    "L'acheteur découvre des infiltrations après la vente. Quels recours a-t-il et dans quels délais ?",
+    "Notre traitement de nuit ne se bloque que les mois de 31 jours. Comment en trouver la cause ?",
 ]
 
 
 @pytest.mark.embedder
-def test_r25_hard_prompts_are_hard_in_any_language(minilm: Encoder) -> None:
-    """R25: with the shipped classifier and the real embedder."""
+def test_r21_r23_r25_r26_hard_prompts_are_hard_in_any_language_and_any_wrapping(minilm: Encoder) -> None:
+    """As one string, as content parts, as what an approval refers to, and around 200,000 other characters."""
 
     def make(_: Embedder) -> Encoder:
         return minilm
 
     config = validate({"tiers": {"small": {"model": SMALL}, "frontier": {"model": FRONTIER}}})
-    found = {text: decide_offline(config, auto(text), make)["router"] for text in HARD}
-    assert {text: row["tier"] for text, row in found.items()} == dict.fromkeys(HARD, "frontier")
+
+    def wrappings(text: str) -> dict[str, dict[str, Any]]:
+        head, tail = text[: len(text) // 2], text[len(text) // 2 :]
+        said = ({"role": "user", "content": text}, {"role": "assistant", "content": "Shall I?"})
+        return {
+            "plain": auto(text),
+            "parts": auto([{"type": "text", "text": head}, {"type": "text", "text": tail}]),
+            "approved": auto("ok", *said),
+            "long": auto(f"{text}\n\n" + "0123456789 " * 18_000 + f"\n\n{text}"),
+        }
+
+    missed = [
+        (name, text)
+        for text in HARD
+        for name, body in wrappings(text).items()
+        if decide_offline(config, body, make)["router"]["tier"] != "frontier"
+    ]
+    assert missed == []

@@ -50,8 +50,8 @@ async def test_head_and_body_come_whatever_the_packets(client: Clients) -> None:
     async with serving(answering(*(whole[i : i + 1] for i in range(len(whole))))) as server, client() as upstream:
         reply = await upstream.send(Server(server.url), call())
         assert reply.status == 418
-        assert [pair for pair in reply.headers if pair[0].lower().startswith(b"x-")] == [
-            (b"X-Name", b"Value"),
+        assert [pair for pair in reply.headers if pair[0].startswith(b"x-")] == [
+            (b"x-name", b"Value"),
             (b"x-twice", b"1"),
             (b"x-twice", b"2"),
         ]

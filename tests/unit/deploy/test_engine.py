@@ -84,7 +84,7 @@ def test_only_tiers_that_run_here_are_checked() -> None:
             "frontier": {"model": "b", "urls": ["http://127.0.0.1:1"], "engine": {"wrong_b": 1}},
         }
     }
-    assert [problem.path for problem in check_engines(validate(document))] == ["tiers.small.engine.wrong_a"]
+    assert [problem.path for problem in check_engines(validate(document), "gpu")] == ["tiers.small.engine.wrong_a"]
 
 
 @pytest.mark.parametrize(

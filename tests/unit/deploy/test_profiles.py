@@ -17,7 +17,7 @@ DEVICES = get_args(Device)
 def test_a_profile_is_valid_and_has_both_tiers(device: Device) -> None:
     config = validate(profile(device))
     assert tuple(name for name, _ in config.tiers.items()) == TIER_NAMES
-    assert check_engines(config) == []
+    assert check_engines(config, device) == []
     assert not any(tier.urls for _, tier in config.tiers.items())
 
 

@@ -268,3 +268,16 @@ def test_the_drain_rate_of_a_priority_is_what_the_higher_ones_leave() -> None:
     clock.now += 95
     # It stands still: a hundred seconds for twenty departures.
     assert rate.per_second() == pytest.approx(0.2)
+
+
+async def test_a_tier_whose_requests_all_came_to_nothing_still_refuses_with_a_time() -> None:
+    clock = HandClock()
+    admission = door(inside=2, clock=clock)
+    failed = ticket()
+    await admission.admit(failed)
+    clock.now += 1.0
+    failed.served = 0.0
+    admission.leave(failed, 1.0)
+    with pytest.raises(Refused) as caught:
+        await admission.admit(ticket(deadline=clock.now))
+    assert caught.value.retry_after == 1.0

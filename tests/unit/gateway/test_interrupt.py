@@ -112,3 +112,39 @@ async def test_waiting_is_added_up() -> None:
         patience.got()
         assert patience.waited > first
         patience.end()
+
+
+class HandClock:
+    """Time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("wait", "waited"), [(0.5, 0.8), (0.0, 0.0)], ids=["the tier is behind", "the next piece was there"]
+)
+async def test_work_on_a_piece_delays_nobody_where_the_next_one_is_still_to_come(wait: float, waited: float) -> None:
+    clock = HandClock()
+    async with Interruptible() as block:
+        patience = Patience(block, Timeout(), clock)
+        patience.begin()
+        came = patience.got()
+        clock.now += 0.3
+        patience.work = patience.wait() - came
+        clock.now += wait
+        patience.got()
+        assert patience.waited == pytest.approx(waited)
+        # Counted once.
+        clock.now += 1.0
+        patience.wait()
+        clock.now += 0.1
+        patience.got()
+        assert patience.waited == pytest.approx(waited + 0.1)
+        patience.end()

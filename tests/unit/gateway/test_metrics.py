@@ -48,6 +48,7 @@ def test_a_request_is_counted_with_its_waits_taken_out() -> None:
     metrics = Metrics()
     account = Account("id", "POST", "/v1/chat/completions", clock.monotonic())
     account.identity = Identity("key", "tenant", admin=False, cache=True, priority="normal")
+    account.tenant = "tenant"
     account.tier, account.cache, account.status, account.stream = "small", "miss", 200, True
     account.queue_s, account.upstream_s, account.client_s = 1.0, 5.0, 0.5
     account.first_at, account.last_at = clock.now + 2, clock.now + 6

@@ -1,11 +1,12 @@
 """Training learns what is there, says when nothing is, and never sees what it is measured on."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from core.embedder import Embedding
 from router.classifier import Classifier
@@ -18,6 +19,13 @@ from router.vectors import embed
 
 DIM = 16
 TOPICS = ("tides", "bread", "chess", "trains", "birds", "paint", "glass", "rivers", "clocks", "salt")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small matrices on a busy machine: several threads would wait for each other most of the time."""
+    with threadpool_limits(1):
+        yield
 
 
 class WordHashEncoder:

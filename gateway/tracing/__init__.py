@@ -1,0 +1,1 @@
+"""Traces of requests in OpenTelemetry's words, sent to a collector over OTLP."""
