@@ -181,3 +181,16 @@ async def test_auto_is_decided_by_the_classifier_with_its_evidence() -> None:
         assert answer.headers["x-forebay-tier"] in ("small", "frontier")
         assert float(answer.headers["x-forebay-complexity"]) >= 0
         assert answer.headers["x-forebay-route-reason"] in ("complexity", "unfamiliar")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("said", "told"), [("remote", "remote"), ("anything", None)])
+async def test_where_a_prompt_was_computed_is_told_to_those_who_ask(
+    engine: ScriptedEngine, stream: bool, said: str, told: str | None
+) -> None:
+    engine.defaults = Script(headers={"x-forebay-prefill": said})
+    async with gateway(tiers(engine)) as stack:
+        plain = await stack.client.post(CHAT, json={**chat("a"), "stream": stream})
+        asked = await stack.client.post(CHAT, json={**chat("b"), "stream": stream}, headers={"x-forebay-debug": "1"})
+        assert "x-forebay-prefill" not in plain.headers
+        assert asked.headers.get("x-forebay-prefill") == told
