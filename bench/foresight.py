@@ -23,7 +23,7 @@ from cache.guard.corpus import SOURCES
 from cache.guard.lexicon import lexicon
 from cache.guard.making import made_pairs
 from cache.guard.model import checksum
-from cache.guard.outlook import SCHEMA
+from cache.guard.outlook import SCHEMA, terms
 from cache.guard.pairing import FEATURES
 from cache.guard.verifier import Guard
 from core.embedder import MINILM
@@ -37,10 +37,12 @@ PROMPT_SETS = ("routellm_mmlu", "routellm_gsm8k")
 FIRST_LINE = 300
 # Others that a text is paired with, and how near they must be by static vectors.
 BESIDE, NEAR = 6, 0.5
-# Shares of the pairs to be served that may be lost to the least sum and to the least likeness: a third of the hundredth
+# Shares of the pairs to be served that may be lost to the least sum and to the least likeness: below half the hundredth
 # that may be lost of what people ask, whose wordings are freer than these.
-LOST_SUM, LOST_LIKENESS = 0.002, 0.001
-STRENGTH = 0.1
+LOST_SUM, LOST_LIKENESS = 0.004, 0.001
+STRENGTH = 0.03
+# The project's own pairs are many and alike; a feature that hardly varies is left as it is.
+MADE_WEIGHT, LEAST_SCALE = 0.3, 1e-3
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,13 @@ def fit(found: Sequence[Example], threshold: float, thresholds: Sequence[float])
     features = np.stack([one.features for one in found])
     cosines, served = np.array([one.cosine for one in found]), np.array([one.served for one in found])
     mean, scale = features.mean(axis=0), features.std(axis=0)
-    scale[scale == 0] = 1.0
+    scale[scale < LEAST_SCALE] = 1.0
     hit = served & (cosines >= threshold)
-    model = LogisticRegression(C=STRENGTH, max_iter=5000).fit((features - mean) / scale, hit)
-    weights = np.round(model.coef_[0] / scale, 6)
-    sums, likeness = features @ weights, features[:, FEATURES.index("similarity")]
+    mean, scale = np.round(mean, 4), np.round(scale, 4)
+    inputs = terms(features, mean, scale)
+    shares = np.array([MADE_WEIGHT if one.source == "made" else 1.0 for one in found])
+    weights = np.round(LogisticRegression(C=STRENGTH, max_iter=5000).fit(inputs, hit, sample_weight=shares).coef_[0], 5)
+    sums, likeness = inputs @ weights, features[:, FEATURES.index("similarity")]
     least: list[JsonValue] = []
     for at in thresholds:
         there = served & (cosines >= at)
@@ -148,6 +152,8 @@ def fit(found: Sequence[Example], threshold: float, thresholds: Sequence[float])
         "schema": SCHEMA,
         "embedder": MINILM,
         "features": list(FEATURES),
+        "mean": mean.tolist(),
+        "scale": scale.tolist(),
         "weights": weights.tolist(),
         "least": least,
         "recipe": {"command": "python -m bench.first_look --make", "pairs": len(found), "served": int(hit.sum())},

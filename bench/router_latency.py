@@ -4,7 +4,7 @@
 
 Each decision is what the gateway does once it has the vector: the ask, its score, the conversation's floor, the tier,
 and remembering it. Times are median, 99th percentile and longest; `cpu_ms` leaves out what other processes of a busy
-machine took. Prompts are asks in five languages as people write them, and a quarter of kinds that cost more:
+machine took. Prompts are asks in five languages as people write them, and one in ten of kinds that cost more:
 texts of 2,000 to 200,000 characters of different words, histories as long, lists, code, and what is made to be slow.
 """
 
@@ -59,7 +59,7 @@ def requests(count: int) -> list[tuple[str, InferenceRequest]]:
     }
     found = []
     for number in range(count):
-        kind = "usual" if number % 4 else list(makers)[1 + number // 4 % (len(makers) - 1)]
+        kind = "usual" if number % 10 else list(makers)[1 + number // 10 % (len(makers) - 1)]
         text = f"{makers[kind](number)[: _LONG[-1]]} ({number})"
         turns = [("user", f"turn {number}"), ("assistant", "so it is"), ("user", text)]
         if kind == "long history":

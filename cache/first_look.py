@@ -15,7 +15,7 @@ from core.glance import Glance
 # In a longer text, in characters, the mean of the tokens says little: it is not looked at first.
 LONGEST = 2000
 # Rows read per search, and stored questions that are looked at, nearest first.
-READ_ROWS, LOOKED_AT = 3000, 4
+READ_ROWS, LOOKED_AT = 6000, 3
 # What a question costs besides its vector: objects, dictionary slots, codes (measured, rounded up).
 OVERHEAD = 500
 

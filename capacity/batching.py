@@ -8,7 +8,7 @@ surrogate         full batches, taken as if they arrived as a Poisson stream of 
 fixed             full batches, exactly (E_B/D/1).
 work-conserving   up to B whenever the server is idle, exactly (embedded Markov chain).
 
-With a maximum wait the first two become timed windows that close also while the server is busy.
+With a maximum wait the rule is a timed window that closes also while the server is busy: by the surrogate, or exactly.
 """
 
 import math

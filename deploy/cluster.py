@@ -58,8 +58,8 @@ class Cluster:
         """The applications that run tiers, by name, as Serve describes them."""
         return {name: found for name, found in self._details()["applications"].items() if _is_ours(found)}
 
-    def run(self, config: Mapping[str, Any]) -> None:
-        """Have Serve run these applications beside those of others. Returns when it has accepted them.
+    def run(self, config: Mapping[str, Any]) -> int:
+        """Have Serve run these applications beside those of others; the port they will answer at, once it has accepted.
 
         Tiers that run and are not in `config` are removed. Where Serve runs already, its HTTP options stay.
         """
@@ -70,7 +70,9 @@ class Cluster:
         if taken:
             raise ClusterFault(f"the cluster runs an application called {taken[0]} that is no tier: remove it first")
         options = {key: details[key] for key in ("proxy_location", "http_options") if details.get(key)}
-        self._ask("PUT", {**config, **options, "applications": [*others, *config["applications"]]})
+        whole = {**config, **options, "applications": [*others, *config["applications"]]}
+        self._ask("PUT", whole)
+        return int(whole["http_options"]["port"])
 
     def down(self) -> list[str]:
         """Remove the tiers and nothing else; the names of those that ran."""

@@ -37,13 +37,13 @@ def llm_arguments(tier: Tier, group: Group, device: Device, source: str | None =
 
     `source` replaces the tier's own, where it was found on this machine.
     """
-    local = on_disk(tier, source)
+    local, engine = on_disk(tier, source), engine_arguments(tier, device, group)
     variables = environment(device, offline=local)
     arguments: dict[str, Any] = {
         "model_loading_config": {"model_id": tier.model, "model_source": source or tier.source or tier.model},
         "accelerator_config": {"kind": device},
-        "engine_kwargs": {**engine_arguments(tier, device, group), **_adapters(tier), **_handoff(tier, device)},
-        "deployment_config": {**deployment(tier, group.replicas), **affinity(group)},
+        "engine_kwargs": {**engine, **_adapters(tier), **_handoff(tier, device)},
+        "deployment_config": {**deployment(tier, group.replicas), **affinity(group, engine)},
         "log_engine_metrics": True,
     }
     if device == "gpu":
@@ -136,11 +136,11 @@ def placement(group: Group) -> dict[str, Any]:
     return {"bundles": [{"GPU": 1}] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
 
 
-def affinity(group: Group) -> dict[str, Any]:
+def affinity(group: Group, engine: dict[str, Any]) -> dict[str, Any]:
     """Serve's options that keep a session on one of several replicas, whose prefix cache knows its beginning."""
     if group.replicas.max == 1:
         return {}
-    running = group.engine.get("max_num_seqs")
+    running = engine.get("max_num_seqs")
     return {
         "max_ongoing_requests": 2 * (running if isinstance(running, int) else _MAX_NUM_SEQS),
         "request_router_config": {"request_router_class": _AFFINITY},

@@ -106,8 +106,11 @@ class Services:
     breakers: Mapping[str, Breaker]
     pool: MetricsPool
     tracer: Tracer | None
-    savings: Savings
     load: Load = field(default_factory=Load)
+    savings: Savings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.savings = Savings(self.metrics.saved_cost("router"))
 
     @property
     def draining(self) -> bool:
@@ -188,7 +191,6 @@ async def opened(
             breakers=breakers,
             pool=await stack.enter_async_context(pooling),
             tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
-            savings=Savings(metrics.saved_cost("router")),
         )
 
 

@@ -21,17 +21,27 @@ from cache.verdict import Foresight, Verifier
 
 FILE = "outlook.json"
 SCHEMA = 1
+# Standard deviations from the mean at which a feature says no more, and the features whose squares count.
+FAR = 4.0
+SHARED = slice(1, 5)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The regression in an outlook file: weights of the guard's features, and by threshold what pairs have that are
-    served: the least sum, that nearly all of them reach, and the least likeness, that next to all have.
+    """The regression in an outlook file: `weights` of the terms, `mean` and `scale` of the guard's features; and by
+    threshold what pairs have that are served: the least sum, that nearly all of them reach, and the least likeness,
+    that next to all have.
     """
 
     embedder: str
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
     weights: NDArray[np.float64]
     least: Mapping[float, tuple[float, float]]
+
+    def sum(self, features: NDArray[np.float64]) -> float:
+        """The log-odds of the regression, up to a constant."""
+        return float(terms(features, self.mean, self.scale) @ self.weights)
 
     def at(self, threshold: float) -> tuple[float, float] | None:
         """Sum and likeness for the highest measured threshold that is not above this one."""
@@ -39,11 +49,19 @@ class Outlook:
         return self.least[max(below)] if below else None
 
 
+def terms(features: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What the regression adds up, shape (..., terms): standardised features, each also times the likeness, and the
+    squares of those that say how much the texts share. `features`: shape (..., len(FEATURES)), the likeness first.
+    """
+    standard = np.minimum(np.maximum((features - mean) / scale, -FAR), FAR)
+    return np.concatenate((standard, standard * standard[..., :1], standard[..., SHARED] ** 2), axis=-1)
+
+
 class Foreseeing:
     """The guard without vectors. `rules_only`: leave the regression out, where more than the guard decides."""
 
     def __init__(self, guard: Guard, outlook: Outlook, least: tuple[float, float], *, rules_only: bool = False) -> None:
-        self._guard, self._weights = guard, outlook.weights
+        self._guard, self._outlook = guard, outlook
         self._least, self.likeness = least
         self._rules_only = rules_only
 
@@ -54,7 +72,7 @@ class Foreseeing:
             return True
         if pair.refusal() is not None:
             return False
-        return self._rules_only or float(pair.features(likeness) @ self._weights) >= self._least
+        return self._rules_only or self._outlook.sum(pair.features(likeness)) >= self._least
 
 
 def foresight_for(verifier: Verifier | None, threshold: float, *, judge: bool) -> Foresight | None:
@@ -79,10 +97,10 @@ def parse_outlook(data: bytes, name: str) -> Outlook:
             raise GuardFileError(f"{name}: damaged, or not an outlook file of schema {SCHEMA}")
         if tuple(document["features"]) != FEATURES:
             raise GuardFileError(f"{name}: made for other features; make it again")
-        weights = np.array(document["weights"], dtype=np.float64)
-        if weights.shape != (len(FEATURES),) or not np.isfinite(weights).all():
-            raise GuardFileError(f"{name}: one weight per feature")
+        mean, scale, weights = (np.array(document[key], dtype=np.float64) for key in ("mean", "scale", "weights"))
+        if weights.shape != terms(mean, mean, scale).shape or not np.isfinite(weights).all():
+            raise GuardFileError(f"{name}: one weight per term")
         least = {float(at): (float(total), float(likeness)) for at, total, likeness in document["least"]}
-        return Outlook(str(document["embedder"]), weights, least)
+        return Outlook(str(document["embedder"]), mean, scale, weights, least)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise GuardFileError(f"{name}: not an outlook file: {error!r}") from error

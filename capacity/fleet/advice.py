@@ -73,7 +73,7 @@ def fixes(plan: TierPlan, ask: FleetAsk, cheaper: dict[str, EngineOption]) -> li
     """
     chosen = plan.chosen
     if chosen is None:
-        return []
+        return _ways_out(plan, ask, cheaper)
     demand = plan.demand
     base = estimate(chosen.setting, demand, ask.objective, ask.target_utilization).rate
     found: list[dict[str, Any]] = []
@@ -102,3 +102,20 @@ def fixes(plan: TierPlan, ask: FleetAsk, cheaper: dict[str, EngineOption]) -> li
     )
     order = {"cache_more": 0, "kv_fp8": 1, "weights_fp8": 2, "more_ranks": 3, "slo_relaxed": 4}
     return sorted(found, key=lambda fix: (-fix["gpus_saved"], order.get(fix["code"], 9)))
+
+
+def _ways_out(plan: TierPlan, ask: FleetAsk, cheaper: dict[str, EngineOption]) -> list[dict[str, Any]]:
+    """Changes with which the objective could be kept at all, the fewest GPUs first."""
+    relaxed = replace(ask.objective, **{f"{name}_s": 1.5 * aim for name, aim in ask.objective.targets.items()})
+    tries = [(code, option, ask.objective) for code, option in cheaper.items()]
+    tries += [("slo_relaxed", option, relaxed) for option in plan.ask.options]
+    found: dict[str, dict[str, Any]] = {}
+    for code, option, objective in tries:
+        choices = [estimate(one, plan.demand, objective, ask.target_utilization) for one in settings(option)]
+        rate = max(one.rate for one in choices)
+        if rate > 0:
+            replicas = replicas_for(plan.demand.rate, rate)
+            change = {"code": code, "text": FIXES[code], "replicas": replicas, "gpus": replicas * option.gpus}
+            if code not in found or change["gpus"] < found[code]["gpus"]:
+                found[code] = {**change, "gpus_saved": 0}
+    return sorted(found.values(), key=lambda fix: fix["gpus"])

@@ -60,7 +60,12 @@ def markdown(document: dict[str, Any], pictures: dict[str, str]) -> str:
         if tier["disaggregation"] is not None:
             word = "pays" if tier["disaggregation"]["pays"] else "does not pay"
             lines.append(f"Prefill apart {word}: {tier['disaggregation']['why']}.")
-        lines += ["", "| change | replicas | GPUs saved |", "|---|---|---|"]
+        if tier["nearest"] is not None:
+            alone = {name: _milliseconds(tier["nearest"][f"{name}_s"]) for name in ("ttft", "tpot", "e2e")}
+            lines.append(
+                f"Nearest, one request at a time: TTFT {alone['ttft']}, TPOT {alone['tpot']}, E2E {alone['e2e']}."
+            )
+        lines += ["", "| change | replicas | GPUs saved |", "|---|---|---|"] if tier["fixes"] else []
         lines += [f"| {fix['text']} | {fix['replicas']} | {fix['gpus_saved']} |" for fix in tier["fixes"]]
         if name in pictures:
             lines += ["", f"![{name}]({pictures[name]})"]

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-BATCHES = 20
-# Student's t at 97.5 %, 19 degrees of freedom.
-T_19 = 2.093024054408263
+# Few and long: of 5 to 50, ten held the exact mean of queues at load 0.95 nearest to 95 % of the time.
+BATCHES = 10
+# Student's t at 97.5 %, 9 degrees of freedom.
+T_9 = 2.2621571627409915
 # A batch needs this many values beyond a percentile before its own percentile means something.
 BEYOND = 5
 
@@ -44,7 +45,7 @@ def mean_of(values: Values) -> Estimate:
     if size < BEYOND:
         return Estimate(mean, None, None)
     parts = values[len(values) - size * BATCHES :].reshape(BATCHES, size).mean(axis=1)
-    half = T_19 * float(np.sqrt(parts.var(ddof=1) / BATCHES)) * _widening(parts)
+    half = T_9 * float(np.sqrt(parts.var(ddof=1) / BATCHES)) * _widening(parts)
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -67,7 +68,7 @@ def _sectioned(ordered: Values, parts: Values, percent: float) -> Estimate:
         return Estimate(whole, None, None)
     each = _at_rank(parts, percent)
     spread = float(np.sqrt(((each - whole) ** 2).sum() / (BATCHES * (BATCHES - 1))))
-    half = T_19 * spread * _widening(each)
+    half = T_9 * spread * _widening(each)
     return Estimate(whole, whole - half, whole + half)
 
 

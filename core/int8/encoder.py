@@ -7,6 +7,7 @@ could be stale. Instructions: AVX2 on x86-64; VNNI, AMX or Arm's dot product are
 import hashlib
 import importlib.resources
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class Int8Encoder:
     shares = False
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
+        # Its default is to report its use to its maker, from the import on; a gateway calls nobody by itself.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         # Heavy: see the docstring of core.embedder.
         import onnxruntime  # noqa: PLC0415
         from tokenizers import Tokenizer  # noqa: PLC0415

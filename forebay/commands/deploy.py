@@ -76,9 +76,8 @@ def run_part(given: argparse.Namespace) -> int:
     config = serve_config(document)
     names = [application["name"] for application in config["applications"]]
     with _cluster(given) as cluster:
-        cluster.run(config)
+        port = cluster.run(config)
         found = cluster.tiers() if given.no_wait else cluster.wait(names, _Changes(), given.timeout)
-    port = config["http_options"]["port"]
     _report(given, found, [f"tiers.{name}.urls: [http://HOST:{port}/{name}]" for name in names])
     return 0
 

@@ -140,7 +140,7 @@ def test_the_tiers_are_deployed_and_waited_for(serve: Serve, cluster: Cluster) -
 
 def test_applications_and_options_of_others_stay_as_they_are(serve: Serve, cluster: Cluster) -> None:
     serve.put({"applications": [OTHER], "proxy_location": "HeadOnly", "http_options": {"port": 9000}})
-    cluster.run(serve_config(DOCUMENT))
+    assert cluster.run(serve_config(DOCUMENT)) == 9000
     assert serve.puts[-1]["applications"][0] == OTHER
     assert serve.puts[-1]["http_options"] == {"port": 9000}
     assert serve.puts[-1]["proxy_location"] == "HeadOnly"

@@ -66,7 +66,18 @@ def test_what_no_engine_can_do_names_the_nearest() -> None:
     tier = document["tiers"]["small"]
     assert (tier["replicas"], tier["bottleneck"]) == (None, "tpot")
     assert tier["nearest"]["tpot_s"] == pytest.approx(0.01, rel=0.1)
+    assert tier["fixes"] == []
     assert document["config"] is None
+
+
+def test_where_nothing_keeps_the_objective_a_way_out_is_shown() -> None:
+    faster = OPTION.slower(0.4)
+    wanted = ask(Objective(tpot_s=0.008))
+    document, _ = plan_fleet(wanted, {"small": {"weights_fp8": faster}}, lambda _: None)
+    assert not document["meets_slo"]
+    codes = {fix["code"]: fix["replicas"] for fix in document["tiers"]["small"]["fixes"]}
+    assert codes["weights_fp8"] >= 1
+    assert codes["slo_relaxed"] >= 1
 
 
 def test_a_model_that_does_not_fit_is_said_so() -> None:

@@ -1,7 +1,10 @@
 """The real embedding model keeps the promises of `core.embedder.Encoder`."""
 
 import asyncio
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -118,3 +121,18 @@ def test_r26_what_reaches_the_model_is_within_its_window() -> None:
     assert cut
     # A few characters per token.
     assert len(text) < 4000
+
+
+def test_loading_it_reports_nothing_to_anybody(tmp_path: Path) -> None:
+    """onnxruntime keeps a device id and a database of events to send in the home folder, unless it is told not to."""
+    script = "from core.encoders import encoder_for; assert encoder_for().encode(['x']); print('loaded')"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "ORT_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "loaded\n", done.stderr
+    assert [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name or path.name == "deviceid"] == []

@@ -79,6 +79,9 @@ def test_several_replicas_keep_a_session_on_one_of_them_until_it_is_full() -> No
     assert options(2)["request_router_config"]["request_router_class"].endswith("ConsistentHashRouter")
     assert options(2)["max_ongoing_requests"] == 512
     assert options(2, max_num_seqs=32)["max_ongoing_requests"] == 64
+    two = Tier(model="m", replicas=Replicas(min=2, max=2))
+    running = engine_arguments(two, "cpu")["max_num_seqs"]
+    assert llm_arguments(two, groups(two)[0], "cpu")["deployment_config"]["max_ongoing_requests"] == 2 * running
 
 
 APART = Tier(

@@ -16,6 +16,7 @@ vllm_config = pytest.importorskip("vllm.config", reason="vLLM is not installed: 
 # The import of vLLM and Ray takes up to minutes on a busy machine, and warns of its own dependencies.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+CHAT = "/v1/chat/completions"
 SCHEDULER = {"max_num_seqs": 8, "max_model_len": 2048, "max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
 
 
@@ -190,3 +191,43 @@ def rendered_applications(layout: str) -> list[dict[str, Any]]:
     from deploy.render import serve_config
 
     return list(serve_config(document(layout))["applications"])
+
+
+@pytest.mark.parametrize("name", ["EngineServer", "PrefillServer", "DecodeServer"])
+async def test_a_replica_starts_its_engine_and_serves_the_engine_s_own_routes(name: str) -> None:
+    from fastapi import FastAPI
+    from ray import serve
+
+    from core.config.records import Tier
+    from deploy import server
+    from deploy.disconnect import EndOnCancel
+
+    class Engine:
+        started = 0
+
+        async def start(self) -> None:
+            self.started += 1
+
+        async def build_asgi_app(self) -> FastAPI:
+            app = FastAPI()
+            app.add_api_route("/v1/chat/completions", lambda: "engine", methods=["POST"])
+            app.add_api_route("/tokenize", lambda: "engine", methods=["POST"])
+            app.middleware_stack = app.build_middleware_stack()
+            return app
+
+    base = getattr(server, name)
+    # Ray's own `__del__` is a coroutine, which nobody would await here.
+    kind = type(name, (base,), {"__del__": lambda _: None})
+    replica = kind.__new__(kind)
+    replica.engine, replica._llm_config = Engine(), llm_config(Tier(model="m"), "cpu")
+    await replica._start_engine()
+    assert replica.engine.started == 1
+    if name == "PrefillServer":
+        return
+    assert issubclass(serve.ingress()(kind), kind)
+    app = await replica.__serve_build_asgi_app__()
+    assert EndOnCancel in [middleware.cls for middleware in app.user_middleware]
+    assert app.build_middleware_stack() is not None
+    routes = {route.path: route.endpoint.__module__ for route in app.routes if route.path in ("/tokenize", CHAT)}
+    assert routes["/tokenize"] == __name__
+    assert (routes[CHAT] == __name__) is (name == "EngineServer")
