@@ -148,7 +148,7 @@ class Generation:
         """Calls the tier when awaited."""
         gate, request = work.gate, work.request
         headers = upstream_headers(exchange, gate.authorization, JSON_TYPE)
-        if (name := session(account.tenant, request)) is not None:
+        if gate.sessions and (name := session(account.tenant, request)) is not None:
             headers[SESSION] = name
         call = Call(
             "POST",
