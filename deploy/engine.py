@@ -19,6 +19,7 @@ from deploy.combinations import Engine, check_combinations
 from deploy.device import Device
 from deploy.engine_arguments import document, nearest
 from deploy.groups import groups
+from deploy.handover import check_sides
 from deploy.tiers import engine_arguments
 
 _SERVED = "Ray Serve answers HTTP for the engine; remove it"
@@ -86,7 +87,7 @@ def check_engines(config: Config, device: Device) -> list[Problem]:
             for group in groups(tier):
                 whole, place = engine_arguments(tier, device, group), f"{at}.disaggregation.{group.role}.engine"
                 found += _check_together(own[group.role], whole, place, device)
-        problems += [*found, *check_adapters(tier.adapters, engine, at)]
+        problems += [*found, *check_sides(tier, at), *check_adapters(tier.adapters, engine, at)]
     return problems
 
 

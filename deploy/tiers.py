@@ -5,15 +5,15 @@ replicas answer HTTP with vLLM's own application, so every route of the engine i
 on the way. Where they are apart, the decode replicas answer, and ask a prefill replica for the prompt's KV state.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import JsonValue
 
 from core.config import Tier
 from core.config.records import Replicas
 from deploy.device import Device, cpu_engine, cpu_environment
 from deploy.groups import Group, groups
+from deploy.handover import as_ray_does, handing_over, settings
 from deploy.weights import PACKAGED
 
 if TYPE_CHECKING:
@@ -85,15 +85,28 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     if not rest:
         return build_llm_deployment(config, name_prefix="engine:", deployment_cls=serve.ingress()(EngineServer))
     (prefill,) = rest
+    apart = tier.disaggregation
+    if apart is None or as_ray_does(apart):
+        servers: tuple[type, type] = (PrefillServer, DecodeServer)
+        bound: dict[str, Any] = {}
+    else:
+        servers, bound = _handing_over(), {"settings": asdict(settings(tier, config.engine_kwargs))}
     before = build_llm_deployment(
-        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=PrefillServer
+        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=servers[0]
     )
     return build_llm_deployment(
         config,
         name_prefix="decode:",
-        bind_kwargs={"prefill_server": before},
-        deployment_cls=serve.ingress()(DecodeServer),
+        bind_kwargs={"prefill_server": before, **bound},
+        deployment_cls=serve.ingress()(servers[1]),
     )
+
+
+def _handing_over() -> tuple[type, type]:
+    # Heavy, as above.
+    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
+
+    return PrefillServer, DecodeServer
 
 
 def engine_arguments(tier: Tier, device: Device, group: Group | None = None) -> dict[str, Any]:
@@ -114,8 +127,7 @@ def _adapters(tier: Tier) -> dict[str, Any]:
 def _handoff(tier: Tier, device: Device) -> dict[str, Any]:
     if tier.disaggregation is None:
         return {}
-    transfer: dict[str, JsonValue] = {"kv_connector": tier.disaggregation.connector, "kv_role": "kv_both"}
-    return {"kv_transfer_config": {**transfer, **({"kv_buffer_device": "cpu"} if device == "cpu" else {})}}
+    return handing_over(tier.disaggregation, device)
 
 
 def placement(group: Group) -> dict[str, Any]:

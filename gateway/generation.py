@@ -30,7 +30,7 @@ from gateway.interrupt import Interruptible
 from gateway.metering import StreamMeter, usage_of
 from gateway.outlet import Direct, Outlet, Shared
 from gateway.patience import Patience
-from gateway.relay import EventRelay, content_type, is_event_stream, passed_headers
+from gateway.relay import EventRelay, content_type, is_event_stream, passed_headers, prefill_header
 from gateway.services import Services
 from gateway.settle import cost
 from gateway.stored import StoredAnswers
@@ -148,7 +148,7 @@ class Generation:
         """Calls the tier when awaited."""
         gate, request = work.gate, work.request
         headers = upstream_headers(exchange, gate.authorization, JSON_TYPE)
-        if (name := session(account.tenant, request)) is not None:
+        if gate.sessions and (name := session(account.tenant, request)) is not None:
             headers[SESSION] = name
         call = Call(
             "POST",
@@ -210,7 +210,7 @@ class Generation:
                 await self._keep(work, whole.value, whole.raw)
         if work.flight is not None:
             work.flight.land(partial(shared_answer, work, whole.value, whole.raw))
-        headers = answer_headers(exchange, account, self._services.clock) + passed_headers(opened.reply.headers)
+        headers = answer_headers(exchange, account, self._services.clock) + _passed(opened.reply, exchange)
         headers.append((b"content-type", content_type(opened.reply.headers) or JSON_TYPE.encode()))
         await exchange.respond(opened.reply.status, headers, whole.raw)
 
@@ -230,7 +230,7 @@ class Generation:
             flight.begin(streamed.assembler.so_far)
         try:
             if not exchange.started:
-                await outlet.start(200, self._stream_head(exchange, account, passed_headers(opened.reply.headers)))
+                await outlet.start(200, self._stream_head(exchange, account, _passed(opened.reply, exchange)))
             if relay.held:
                 await outlet.write(relay.held)
             last = await relay.run(outlet, account)
@@ -290,6 +290,12 @@ class Generation:
         )
         if saved > 0:
             self._services.savings.saved(saved)
+
+
+def _passed(reply: Reply, exchange: Exchange) -> Headers:
+    """The engine's headers for the client."""
+    debug = exchange.headers.get(b"x-forebay-debug") == b"1"
+    return passed_headers(reply.headers) + (prefill_header(reply.headers) if debug else [])
 
 
 def shared_answer(work: Work, answer: Answer | None, raw: bytes | None = None) -> Hit | RequestError:

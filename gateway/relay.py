@@ -28,9 +28,17 @@ _OWN = frozenset(
 )  # fmt: skip
 
 
+_PREFILLED = frozenset((b"remote", b"local", b"fallback", b"error"))
+
+
 def passed_headers(headers: Headers) -> Headers:
     """The engine's response headers that the client may see, besides the content type."""
     return [header for header in headers if header[0] not in _OWN and not header[0].startswith(b"x-forebay-")]
+
+
+def prefill_header(headers: Headers) -> Headers:
+    """How a tier whose prefill and decode are apart says that it computed the prompt; empty where it does not."""
+    return [header for header in headers if header[0] == b"x-forebay-prefill" and header[1] in _PREFILLED]
 
 
 def content_type(headers: Headers) -> bytes:

@@ -14,7 +14,7 @@ class TierGate:
     """A tier's door and its servers.
 
     `authorization`: the header value that its servers want, None for none. `forecast`: what its answers
-    are like. `facts`: what the router must know.
+    are like. `facts`: what the router must know. `sessions`: its servers want to know which requests belong together.
     """
 
     name: TierName
@@ -24,6 +24,7 @@ class TierGate:
     authorization: str | None
     forecast: Forecast = field(default_factory=Forecast)
     facts: TierFacts = field(init=False)
+    sessions: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.learn()
@@ -36,8 +37,16 @@ class TierGate:
 
     def learn(self) -> None:
         """Bring `facts` up to date: the context length is as configured, else as the servers say."""
+        self.sessions = several(self.settings)
         context = self.settings.context or self.replicas.context
         self.facts = TierFacts(self.settings.model, frozenset(self.settings.capabilities), context)
+
+
+def several(tier: Tier) -> bool:
+    """Whether one address of the tier may stand for several replicas, each with a prefix cache of its own."""
+    apart = tier.disaggregation
+    groups = [tier.replicas] if apart is None else [apart.prefill.replicas, apart.decode.replicas]
+    return any(group.max > 1 for group in groups)
 
 
 def scales_from_zero(tier: Tier) -> bool:

@@ -1,6 +1,6 @@
 """Which content words of two readings stand for each other."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from cache.guard.lexicon import Lexicon
@@ -24,8 +24,9 @@ def align(a: Reading, b: Reading, lexicon: Lexicon, vocabulary: Container[str]) 
     left, right = apart(a.words, b.words)
     paired: list[tuple[str, str]] = []
     if left and right:
+        known = {word: word in vocabulary for word in (*left, *right)}
         for word in left[:]:
-            other = next((other for other in right if _same_thing(word, other, lexicon, vocabulary)), None)
+            other = _partner(word, right, lexicon, known)
             if other is not None:
                 paired.append((word, other))
                 left.remove(word)
@@ -57,12 +58,20 @@ def _without(words: Sequence[str], others: Sequence[str]) -> list[str]:
     return rest
 
 
-def _same_thing(word: str, other: str, lexicon: Lexicon, vocabulary: Container[str]) -> bool:
-    if other in lexicon.synonyms.get(word, ()):
-        return True
-    if not (derived(word, other) or misspelt(word, other, vocabulary)):
-        return False
-    return not opposed((word,), (other,), lexicon)
+def _partner(word: str, others: Sequence[str], lexicon: Lexicon, known: Mapping[str, bool]) -> str | None:
+    """The first of `others` that is another word for `word`, or the same word built on or misspelt."""
+    synonyms, start, length, mine = lexicon.synonyms.get(word, ()), word[:4], len(word), known[word]
+    for other in others:
+        if other in synonyms:
+            return other
+        if other[:4] == start and derived(word, other):
+            same = True
+        else:
+            # Exactly one of the two is a known word.
+            same = known[other] is not mine and -3 < length - len(other) < 3 and misspelt(word, other)
+        if same and not opposed((word,), (other,), lexicon):
+            return other
+    return None
 
 
 def derived(word: str, other: str) -> bool:
@@ -94,13 +103,11 @@ _DERIVED = (
 )
 
 
-def misspelt(word: str, other: str, vocabulary: Container[str]) -> bool:
-    """Whether exactly one is a known word and the other one or two keystrokes away from it."""
+def misspelt(word: str, other: str) -> bool:
+    """Whether one is one or two keystrokes away from the other; which of them is a word is the caller's to know."""
     shorter, longer = sorted((len(word), len(other)))
     most = 1 if shorter < 7 else 2
-    if shorter < 4 or longer - shorter > most or (word in vocabulary) == (other in vocabulary):
-        return False
-    return within_edits(word, other, most)
+    return shorter >= 4 and longer - shorter <= most and within_edits(word, other, most)
 
 
 def within_edits(word: str, other: str, most: int) -> bool:

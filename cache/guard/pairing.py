@@ -64,6 +64,7 @@ class Pair:
         self.a, self.b = a, b
         self._lexicon, self._table = lexicon, words
         self._words: _Words | None = None
+        self._features: NDArray[np.float64] | None = None
 
     def refusal(self) -> str | None:
         """The hard rule that forbids serving one for the other, or None."""
@@ -102,6 +103,14 @@ class Pair:
 
     def features(self, similarity: float) -> NDArray[np.float64]:
         """The model's inputs, shape (len(FEATURES),), in that order."""
+        if self._features is None:
+            self._features = self._measured()
+        features = self._features.copy()
+        features[0] = similarity
+        return features
+
+    def _measured(self) -> NDArray[np.float64]:
+        """The features of the texts; the place of the similarity is left open."""
         a, b, words = self.a, self.b, self._compared()
         aligned, table = words.aligned, self._table
         over = (*aligned.left, *aligned.right)
@@ -112,7 +121,7 @@ class Pair:
         names = a.names & b.names
         union = len(a.tokens) + len(b.tokens) - words.common
         values = (
-            similarity,
+            0.0,
             words.shared[1],
             words.shared[0],
             *_covered(a, b, words, table),
@@ -180,13 +189,13 @@ class _Words:
 
 
 def _compare(a: Reading, b: Reading, lexicon: Lexicon, table: WordTable) -> _Words:
-    aligned, weigh = align(a, b, lexicon, table), table.weight
+    aligned = align(a, b, lexicon, table)
     tokens = apart(a.tokens, b.tokens)
     paired = {word for pair in aligned.paired for word in pair}
     left = [word for word in dict.fromkeys((*tokens[0], *aligned.left)) if word not in paired]
     right = [word for word in dict.fromkeys((*tokens[1], *aligned.right)) if word not in paired]
-    over = sum(map(weigh, aligned.left)), sum(map(weigh, aligned.right))
-    totals = sum(map(weigh, a.words)) or 1.0, sum(map(weigh, b.words)) or 1.0
+    over = table.total(aligned.left), table.total(aligned.right)
+    totals = table.total(a.words) or 1.0, table.total(b.words) or 1.0
     shared = sorted((1 - over[0] / totals[0], 1 - over[1] / totals[1]))
     turning = lexicon.turning
     changes, swaps = _role_changes(a.roles, b.roles)

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 ARTEFACT = "guard.json"
 # Readings kept: an asked text meets several candidates, and popular stored ones are met often.
 READINGS = 2048
+# Pairs kept: what the first look has compared is compared again when the embedding is there.
+PAIRS = 256
 # A score this near the cut is about as often wrong as right: here a second opinion pays.
 UNSURE = 0.15
 
@@ -33,6 +35,7 @@ class Guard:
         self._lexicon, self._words = lexicon(), word_table()
         reader = Reader(self._lexicon, self._words)
         self._read = lru_cache(maxsize=READINGS)(reader.read)
+        self.compared = lru_cache(maxsize=PAIRS)(self._compared)
 
     def verify(self, asked: Side, stored: Side) -> Verdict:
         """Whether the stored answer may be served, and what decided: a rule or a feature by name, or `identical`."""
@@ -50,7 +53,7 @@ class Guard:
         """What the model says of a pair that no rule refuses, 0 to 1."""
         return self._model.score(pair.features(similarity))[0]
 
-    def compared(self, asked: str, stored: str) -> Pair | None:
+    def _compared(self, asked: str, stored: str) -> Pair | None:
         """What the guard sees in two texts; None where they are the same."""
         a, b = self._read(asked), self._read(stored)
         return None if a.identity == b.identity else Pair(a, b, self._lexicon, self._words)

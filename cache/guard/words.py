@@ -40,6 +40,11 @@ class WordTable:
         """How much a word says, 0.3 to 1."""
         return self._weights.get(word, 1.0)
 
+    def total(self, words: Sequence[str]) -> float:
+        """The weight of all of them."""
+        weights = self._weights
+        return sum([weights.get(word, 1.0) for word in words])
+
     def neighbours(self, word: str, count: int) -> list[str]:
         """The `count` nearest other words, nearest first; for making training data."""
         row = self._rows.get(word)

@@ -150,17 +150,24 @@ async def test_a_tier_that_refuses_its_key_is_not_the_clients_fault(engine: Scri
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_auth")
 
 
-async def test_the_turns_of_a_conversation_reach_the_tier_as_one_session(stack: Stack, engine: ScriptedEngine) -> None:
+async def test_the_turns_of_a_conversation_reach_a_tier_of_several_replicas_as_one_session() -> None:
     turns = [{"role": "user", "content": "What is 2 + 2?"}]
     seen = []
-    for _ in range(2):
-        # What a client names a session is not passed on.
-        answer = await stack.client.post(CHAT, json={**chat("x"), "messages": turns}, headers={"x-session-id": "mine"})
-        seen.append(engine.requests[-1].headers["x-session-id"])
-        turns = [*turns, answer.json()["choices"][0]["message"], {"role": "user", "content": "And 3 + 3?"}]
-    assert seen[0] == seen[1] != "mine"
-    await stack.client.post(CHAT, json=chat("something else"))
-    assert engine.requests[-1].headers["x-session-id"] != seen[0]
+    async with ScriptedEngine(SMALL) as engine, gateway(tiers(engine, replicas={"max": 2})) as stack:
+        for _ in range(2):
+            # What a client names a session is not passed on.
+            body = {**chat("x"), "messages": turns}
+            answer = await stack.client.post(CHAT, json=body, headers={"x-session-id": "mine"})
+            seen.append(engine.requests[-1].headers["x-session-id"])
+            turns = [*turns, answer.json()["choices"][0]["message"], {"role": "user", "content": "And 3 + 3?"}]
+        assert seen[0] == seen[1] != "mine"
+        await stack.client.post(CHAT, json=chat("something else"))
+        assert engine.requests[-1].headers["x-session-id"] != seen[0]
+
+
+async def test_a_tier_of_one_replica_is_told_no_session(stack: Stack, engine: ScriptedEngine) -> None:
+    await stack.client.post(CHAT, json=chat("x"))
+    assert "x-session-id" not in engine.requests[-1].headers
 
 
 async def test_a_sane_request_id_is_kept_and_another_replaced(stack: Stack) -> None:
@@ -181,3 +188,16 @@ async def test_auto_is_decided_by_the_classifier_with_its_evidence() -> None:
         assert answer.headers["x-forebay-tier"] in ("small", "frontier")
         assert float(answer.headers["x-forebay-complexity"]) >= 0
         assert answer.headers["x-forebay-route-reason"] in ("complexity", "unfamiliar")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("said", "told"), [("remote", "remote"), ("anything", None)])
+async def test_where_a_prompt_was_computed_is_told_to_those_who_ask(
+    engine: ScriptedEngine, stream: bool, said: str, told: str | None
+) -> None:
+    engine.defaults = Script(headers={"x-forebay-prefill": said})
+    async with gateway(tiers(engine)) as stack:
+        plain = await stack.client.post(CHAT, json={**chat("a"), "stream": stream})
+        asked = await stack.client.post(CHAT, json={**chat("b"), "stream": stream}, headers={"x-forebay-debug": "1"})
+        assert "x-forebay-prefill" not in plain.headers
+        assert asked.headers.get("x-forebay-prefill") == told
