@@ -20,7 +20,7 @@ import uvloop
 
 from bench.faults import cases
 from bench.faults.load import Crowd
-from bench.faults.world import World
+from bench.faults.world import PATIENT, World
 
 STOPS, WARM = 10, 3
 # What may be open at one stop and not at another: connections of probes and of whoever looks.
@@ -69,8 +69,7 @@ async def run(requests: int, clients: int, seed: int, workers: int = 1) -> dict[
     """The whole run as a document."""
     stops: list[Stop] = []
     # None of these cases waits for a limit, and a busy machine must not make them.
-    patient = {"connect": "10s", "first_token": "30s", "idle": "30s", "total": "60s"}
-    async with World(gateway_settings={"workers": workers}, tier_settings={"timeout": patient}) as world:
+    async with World(gateway_settings={"workers": workers}, tier_settings={"timeout": PATIENT}) as world:
         before, _ = world.usage()
         crowd = Crowd(world, seed, clients, MIX)
         for number in range(1, STOPS + 1):

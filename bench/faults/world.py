@@ -23,6 +23,8 @@ KEY, ADMIN = "fault-run-client", "fault-run-admin"
 # How long the gateway waits for its tiers, in seconds; everything that a client may have to wait follows from these.
 CONNECT, FIRST_TOKEN, IDLE, TOTAL = 0.3, 1.0, 1.0, 20.0
 MAX_BODY = 256 * 1024
+# For runs in which nobody is to wait in vain, however busy the machine.
+PATIENT = {"connect": "10s", "first_token": "30s", "idle": "30s", "total": "1m"}
 # An engine or a gateway that starts, in seconds.
 STARTING = 60.0
 
@@ -151,9 +153,9 @@ class World:
                 self._stack.callback(engine.end)
                 engine.start()
                 self.engines.append(engine)
-            lost = self._stack.enter_context(black_hole())
+            self._lost = self._stack.enter_context(black_hole())
             self.config = folder / "forebay.json"
-            self.config.write_text(json.dumps(self.document(lost)), encoding="utf-8")
+            self.config.write_text(json.dumps(self.document(self._lost)), encoding="utf-8")
             self.gateway = Process(
                 ["forebay", "serve", "--config", str(self.config)], folder / "gateway.log", self._environ
             )
@@ -220,6 +222,20 @@ class World:
             await asyncio.sleep(0.05)
         raise TimeoutError("the engines were not found up")
 
+    async def be_patient(self) -> None:
+        """Have the gateway wait amply for its small tier, by a reload while it runs."""
+        self._tier_settings["timeout"] = dict(PATIENT)
+        self.config.write_text(json.dumps(self.document(self._lost)), encoding="utf-8")
+        self.gateway.send(signal.SIGHUP)
+        until, seen = time.monotonic() + STARTING, 0
+        # Several workers take turns in answering, and each reads the file itself.
+        while seen < 20 and time.monotonic() < until:
+            timeout = (await self.admin_state())["config"]["tiers"]["small"]["timeout"]
+            seen = seen + 1 if timeout["idle"] == PATIENT["idle"] else 0
+            await asyncio.sleep(0.02)
+        if seen < 20:
+            raise TimeoutError("the reload was not taken over")
+
     def usage(self) -> tuple[int, float]:
         """Open descriptors and resident memory in MB of the gateway, workers included."""
         process = psutil.Process(self.gateway.pid)
@@ -258,7 +274,9 @@ class World:
 
     async def admin_state(self) -> dict[str, Any]:
         """`GET /admin/state`."""
-        answer = await self.client.get(f"{self.url}/admin/state", headers={"authorization": f"Bearer {ADMIN}"})
+        # On a connection of its own, so that every worker may be the one that answers.
+        headers = {"authorization": f"Bearer {ADMIN}", "connection": "close"}
+        answer = await self.client.get(f"{self.url}/admin/state", headers=headers)
         answer.raise_for_status()
         state: dict[str, Any] = answer.json()
         return state
