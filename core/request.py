@@ -92,7 +92,9 @@ class InferenceRequest:
         ends = users[-1:] if users[-1] < len(messages) - 1 else users[-2:]
         digest, start, found = hashlib.sha256(), 0, []
         for end in ends:
-            written = orjson.dumps(messages[start : end + 1], option=orjson.OPT_SORT_KEYS)
+            written = orjson.dumps(
+                [_brief(message) for message in messages[start : end + 1]], option=orjson.OPT_SORT_KEYS
+            )
             # Without the brackets, so that parts add up to the whole.
             digest.update(memoryview(written)[1:-1])
             found.append(digest.digest())
@@ -100,6 +102,14 @@ class InferenceRequest:
             start = end + 1
         opening = len(users) == 1 and ends[0] == len(messages) - 1
         return Turns(None if opening else found[0], found[-1])
+
+
+def _brief(message: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The message, of a long text only its length, head and tail: that is name enough for a conversation."""
+    content = message.get("content")
+    if not isinstance(content, str) or len(content) <= WINDOW_CHARS:
+        return message
+    return {**message, "content": f"{len(content)} {window(content)[0]}"}
 
 
 @dataclass(frozen=True, slots=True)
