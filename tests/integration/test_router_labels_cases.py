@@ -82,11 +82,11 @@ async def test_only_free_choices_of_the_small_tier_are_compared(
         await post(stack, {**auto("forced"), "model": "small"})
         await post(stack, auto("cut off", max_tokens=2))
         await post(stack, {**auto("other"), "model": "frontier"})
-        await post(stack, auto("compared"))
-        await post(stack, auto("compared"))  # from the cache
+        await post(stack, auto("a word"))
+        await post(stack, auto("a word"))  # from the cache
         await until(lambda: len(rows(path)) == 1)
         await stack.idle()
-        assert [row["messages"][0]["content"] for row in rows(path)] == ["compared"]
+        assert [row["messages"][0]["content"] for row in rows(path)] == ["a word"]
         assert len(frontier.requests) == 2
 
 
@@ -115,7 +115,7 @@ async def test_a_comparison_gives_its_place_to_a_client_who_comes_to_wait(
     config["tiers"]["frontier"]["queue"] = {"max_inflight": 1}
     frontier.next.append(Script(hang=True))
     async with gateway(config) as stack:
-        await post(stack, auto("compared"))
+        await post(stack, auto("a word"))
         await until(lambda: len(frontier.requests) == 1)
         answer = await post(stack, {**auto("urgent"), "model": "frontier"})
         assert (answer.status, len(frontier.requests)) == (200, 2)

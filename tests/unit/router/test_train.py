@@ -147,7 +147,7 @@ def test_left_out_groups_are_not_seen() -> None:
     unseen = trained(rows, by_group=True).measured["made-up"].apgr
     assert seen is not None
     assert unseen is not None
-    assert seen > 0.65
+    assert seen > 0.6
     assert unseen < seen - 0.1
 
 
