@@ -1,4 +1,4 @@
-"""A timed window in front of one server, closing also while the server is busy: a queue of windows, to 0.1 %.
+"""A timed window in front of one server, closing also while the server is busy: a queue of windows, its mean to 0.5 %.
 
 Windows follow each other: a gap to the first arrival, then the window. A window's length and its batch hang together,
 so this is no textbook queue; its recursion is iterated on a lattice. Requests are weighted by their window's batch.

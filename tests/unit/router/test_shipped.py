@@ -100,7 +100,7 @@ def test_proofs_law_medicine_and_code_are_hard_in_every_language(score: Scorer) 
 
 
 @pytest.mark.embedder
-def test_of_hard_asks_that_nothing_was_fitted_to_nine_in_ten_are_hard(score: Scorer) -> None:
+def test_of_hard_asks_that_were_not_trained_on_nine_in_ten_are_hard(score: Scorer) -> None:
     """And the easy ones about the same things are not dragged along."""
     right: dict[tuple[str, bool], list[bool]] = {}
     for one in lines("stakes.jsonl"):
