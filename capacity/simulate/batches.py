@@ -11,7 +11,18 @@ import numpy as np
 
 from capacity.compiled import aside, compiled
 from capacity.scheduler import Scheduler
-from capacity.simulate.world import DONE, NOBODY, REJECTED, STEP, TOO_LONG, Record, Records, Times, records_of
+from capacity.simulate.world import (
+    DONE,
+    NOBODY,
+    REJECTED,
+    STEP,
+    TOO_LONG,
+    Record,
+    Records,
+    Times,
+    records_of,
+    step_times,
+)
 from capacity.step_model import StepModel
 from capacity.workload import Requests
 
@@ -118,14 +129,7 @@ def _rules(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "blocks": (scheduler.kv_blocks or 0) if scheduler.kind == "static" else 0,
         "block_size": scheduler.block_size,
         "round_robin": scheduler.dispatching == "round-robin",
-        "decode_fixed": model.decode.fixed_s,
-        "decode_seq": model.decode.seq_s,
-        "decode_ctx": model.decode.ctx_token_s,
-        "prefill_fixed": model.prefill.fixed_s,
-        "prefill_seq": model.prefill.seq_s,
-        "prefill_token": model.prefill.token_s,
-        "prefill_token2": model.prefill.token2_s,
-        "hidden": model.prefill.hidden_tokens,
+        **step_times(model),
     }
 
 

@@ -213,6 +213,13 @@ def _settings(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "max_waiting": -1 if scheduler.max_waiting is None else scheduler.max_waiting,
         "timeout": -1.0 if scheduler.queue_timeout_s is None else scheduler.queue_timeout_s,
         "round_robin": scheduler.dispatching == "round-robin",
+        **step_times(model),
+    }
+
+
+def step_times(model: StepModel) -> dict[str, float]:
+    """A step model by the names that the compiled records have for it."""
+    return {
         "decode_fixed": model.decode.fixed_s,
         "decode_seq": model.decode.seq_s,
         "decode_ctx": model.decode.ctx_token_s,
