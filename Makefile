@@ -49,8 +49,9 @@ test: lint redis  ## every check and test, with real Ray Serve and vLLM
 
 bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 	$(BIN)/python -m bench.overhead
-	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs; \
-	  else echo "bench.cache_trust and bench.router_quality are left out: FOREBAY_DATA names no folder of labelled rows"; fi
+	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs && \
+	  $(BIN)/python -m bench.capacity; else echo "bench.cache_trust, bench.router_quality and bench.capacity are left out:" \
+	  "FOREBAY_DATA names no folder of reference data"; fi
 	$(BIN)/python -m bench.router_latency
 
 lock:  ## write the lock files from the environment in .venv
