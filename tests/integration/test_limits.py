@@ -160,7 +160,7 @@ async def test_two_gateways_share_requests_and_concurrency(engine: ScriptedEngin
         tasks = [asyncio.create_task(post((one, two)[n % 2], f"q {n}")) for n in range(8)]
         refused = await _first(tasks, 4)
         assert all(is_refused(answer, "tenant_concurrency") for answer in refused)
-        assert engine.running == 4
+        await until(lambda: engine.running == 4)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
