@@ -195,8 +195,8 @@ def _wanted(texts: Texts, drawn: Requests, open_loop: bool) -> Wanted:
         kinds = [texts.kind(index) for index in range(len(texts))]
     if not isinstance(texts, Synthetic):
         prompt, output = np.full(len(drawn), -1), np.full(len(drawn), -1)
-    bounds = (LONG_PROMPT, LONG_OUTPUT)
-    return Wanted(prompt, output, kinds, bounds, open_loop, drawn.names, drawn.group if drawn.names else None)
+    bounds, named = (LONG_PROMPT, LONG_OUTPUT), drawn.names
+    return Wanted(prompt, output, kinds, bounds, open_loop, names=named, group=drawn.group if named else None)
 
 
 def read_chats(path: Path) -> list[Said]:

@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
 from bench.load.words import SIZE, digits, words
 from capacity.workload import PrefixBlocks
 
-Message = Mapping[str, JsonValue]
+if TYPE_CHECKING:
+    # Slow to import, and each process of the generator would.
+    from pydantic import JsonValue
+
+Message = Mapping[str, "JsonValue"]
 Counts = NDArray[np.int32]
 
 # Words that tell a prompt from every other: of the request, of the run.
@@ -62,7 +65,7 @@ class Prompts:
     exact: bool = True
     turns: int = 1
     think_s: float = 0.0
-    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: "Mapping[str, JsonValue]" = field(default_factory=dict)
 
     def body(self, index: int, turn: int = 0, history: Sequence[Message] = ()) -> bytes:
         """The JSON of a request; `history` are the turns before it."""

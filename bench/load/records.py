@@ -13,9 +13,10 @@ Values = NDArray[np.float64]
 # Times are seconds after the start; NaN: it did not happen. Tokens are -1 where nobody said.
 RECORD = np.dtype(
     [
-        ("index", "i8"), ("turn", "i4"), ("due", "f8"), ("begun", "f8"), ("sent", "f8"), ("byte", "f8"), ("first", "f8"),
-        ("last", "f8"), ("ended", "f8"), ("status", "i4"), ("chunks", "i4"), ("prompt", "i8"), ("output", "i8"), ("cached", "i8"),
-        ("lag", "f8"), ("resent", "?"), ("error", "U24"), ("cache", "U16"), ("tier", "U16"), ("process", "i2"),
+        ("index", "i8"), ("turn", "i4"), ("due", "f8"), ("begun", "f8"), ("sent", "f8"), ("byte", "f8"),
+        ("first", "f8"), ("last", "f8"), ("ended", "f8"), ("status", "i4"), ("chunks", "i4"), ("prompt", "i8"),
+        ("output", "i8"), ("cached", "i8"), ("lag", "f8"), ("resent", "?"), ("error", "U24"), ("cache", "U16"),
+        ("tier", "U16"), ("process", "i2"),
     ]
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 # Counts that add up; everything else is averaged.
 SUMMED = {
@@ -36,7 +36,7 @@ def interval(values: Sequence[float | None]) -> list[float] | None:
     known = [value for value in values if value is not None]
     if len(known) < 2 or len(known) < len(values):
         return None
-    half = float(student.ppf(0.975, len(known) - 1) * np.std(known, ddof=1) / np.sqrt(len(known)))
+    half = float(stdtrit(len(known) - 1, 0.975) * np.std(known, ddof=1) / np.sqrt(len(known)))
     mean = float(np.mean(known))
     return [mean - half, mean + half]
 

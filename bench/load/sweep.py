@@ -26,7 +26,12 @@ class Tried:
 
 
 def swept(
-    order: Order, *, start: float | None, rates: Sequence[float] | None, tell: Callable[[int], None] | None = None
+    order: Order,
+    *,
+    start: float | None,
+    rates: Sequence[float] | None,
+    tell: Callable[[int], None] | None = None,
+    measure: Callable[[Order, Callable[[int], None] | None], Outcome] = carry_out,
 ) -> Outcome:
     """The document of the highest rate that is kept, with all of them in `sweep` and the knee in `knee`.
 
@@ -38,7 +43,7 @@ def swept(
     def attempt(rate: float) -> bool:
         arriving = replace(order.arriving, rate=rate)
         # Each rate its own texts: what one run left in a prefix cache is no help to the next.
-        found = carry_out(replace(order, arriving=arriving, salt=order.salt + 1000 * len(tried)), tell)
+        found = measure(replace(order, arriving=arriving, salt=order.salt + 1000 * len(tried)), tell)
         tried.append(Tried(rate, found, beyond(found)))
         return not tried[-1].beyond
 
