@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,10 @@ class Figure:
 
 
 @contextmanager
-def engine(script: dict[str, object], log: Path) -> Iterator[str]:
+def engine(script: Mapping[str, object], log: Path) -> Iterator[str]:
     """A scripted engine's address; it writes its log while it runs."""
     command = [sys.executable, "-m", "bench.engine", "--model", "m", "--keep", "1", "--log", str(log)]
-    command += ["--script", json.dumps(script)]
+    command += ["--script", json.dumps(dict(script))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
         try:
             yield str(json.loads(cast("Any", process.stdout).readline())["url"])

@@ -127,7 +127,7 @@ def guidellm(program: str) -> Tool:
 def _per_request(report: dict[str, Any]) -> float:
     """The median of GuideLLM's inter-token latency of each request; its own summary counts a request once a token."""
     requests = report["benchmarks"][0]["requests"]["successful"]
-    return median(one["inter_token_latency_ms"] for one in requests if one.get("inter_token_latency_ms")) / 1e3
+    return float(median(one["inter_token_latency_ms"] for one in requests if one.get("inter_token_latency_ms"))) / 1e3
 
 
 def _ran(command: Sequence[str], *, check: bool = True) -> str:
@@ -211,8 +211,9 @@ def main() -> int:
 
 def _apart(row: dict[str, Any], *, real: bool) -> bool:
     if not real:
-        return abs(row["difference"]) > 0.05
-    return row["ci95"] is not None and not row["ci95"][0] <= 0 <= row["ci95"][1]
+        return abs(float(row["difference"])) > 0.05
+    ends: list[float] | None = row["ci95"]
+    return ends is not None and not ends[0] <= 0 <= ends[1]
 
 
 if __name__ == "__main__":
