@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 SLOW = (
     "contract/cache/test_stores",
     "contract/limits/test_ledgers",
+    "integration/test_bench_load",
     "integration/test_fair_queue",
     "integration/test_fault_run",
     "integration/test_limits",

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -42,7 +42,8 @@ class ScriptedEngine:
 
     `defaults` is the script of a request that brings none, `next` holds scripts that are used up first, one per
     request, and `health` is the status of /health; all may be changed while it runs. `requests` records the last `keep`
-    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key.
+    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key. `log` gets a line of
+    JSON per request when it has ended: `Seen.times`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ScriptedEngine:
         port: int = 0,
         host: str = "127.0.0.1",
         keep: int = 10_000,
+        log: IO[bytes] | None = None,
     ) -> None:
         self.models: Sequence[str] = models or ("scripted",)
         self.api_key, self.max_model_len = api_key, max_model_len
@@ -66,7 +68,7 @@ class ScriptedEngine:
         self.probes: deque[Incoming] = deque(maxlen=keep)
         self.slots = Slots(max_running, self._tell)
         self.counts = Counts()
-        self.port, self.host = port, host
+        self.port, self.host, self._log = port, host, log
         self._number = 0
         self._peers: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -221,6 +223,8 @@ class ScriptedEngine:
             seen.ended = asyncio.get_running_loop().time()
             if seen.status is not None:
                 self.counts.received[seen.path, seen.method, seen.status] += 1
+            if self._log is not None:
+                self._log.write(orjson.dumps(seen.times()) + b"\n")
             self._tell()
 
     async def _inference(self, seen: Seen, reply: Reply) -> None:
