@@ -130,6 +130,8 @@ def steady(side: Side, seed: int) -> Figures:
 
 
 Load = Callable[[Side, int], Figures]
+# Every prompt goes over; one that cannot is an error, so that nothing is measured that did not happen.
+APART = {"min_prompt_tokens": 0, "prefill_deadline": None, "on_prefill_failure": "error"}
 # What differs: the engine's arguments (or the tier's) of A and B, and the load of each.
 COMPARISONS: dict[str, tuple[tuple[str, dict[str, Any], Load], tuple[str, dict[str, Any], Load]]] = {
     "batching": (("static", {}, static), ("continuous", {}, continuous)),
@@ -137,7 +139,7 @@ COMPARISONS: dict[str, tuple[tuple[str, dict[str, Any], Load], tuple[str, dict[s
         ("off", {"engine": {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}}, disturbed),
         ("on", {"engine": {"enable_chunked_prefill": True, "max_num_batched_tokens": 64}}, disturbed),
     ),
-    "apart": (("together", {}, steady), ("apart", {"disaggregation": {"min_prompt_tokens": 64}}, steady)),
+    "apart": (("together", {}, steady), ("apart", {"disaggregation": APART}, steady)),
 }
 
 
