@@ -1,6 +1,5 @@
 """Gauges that are read where the numbers are, when they are scraped: levels, and the settings they are judged by."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ if TYPE_CHECKING:
     from gateway.services import Services
 
 
-def watch_levels(metrics: Metrics, tiers: Mapping[TierName, TierGate], breakers: Mapping[str, Breaker]) -> None:
-    """Queues, servers and limits of the tiers; breakers by what they guard."""
-    for dependency, breaker in breakers.items():
+def watch(services: "Services") -> None:
+    """Queues, servers, limits and prices of the tiers; breakers by what they guard; thresholds of the last reload."""
+    metrics = services.metrics
+    for dependency, breaker in services.breakers.items():
         metrics.dependency_breaker(dependency).read = partial(_level, breaker)
-    for name, gate in tiers.items():
+    for name, gate in services.tiers.items():
         metrics.queue_depth(name).read = partial(_waiting, gate)
         metrics.inflight(name).read = partial(_inflight, gate)
         metrics.replicas_up(name).read = partial(_up, gate)
@@ -27,10 +27,6 @@ def watch_levels(metrics: Metrics, tiers: Mapping[TierName, TierGate], breakers:
         metrics.inflight_limit(name).read = partial(_most_inflight, gate)
         metrics.token_price(name, "input").read = partial(_price_of_input, gate)
         metrics.token_price(name, "output").read = partial(_price_of_output, gate)
-
-
-def watch_settings(metrics: Metrics, services: "Services") -> None:
-    """Both thresholds, as the last reload left them."""
     metrics.cache_threshold().read = lambda: _tau(services.config)
     metrics.router_threshold().read = lambda: services.config.router.threshold
 

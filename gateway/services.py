@@ -24,7 +24,7 @@ from gateway.admission import Admission
 from gateway.auth import Keyring
 from gateway.embedding import EmbedderSlot, EncoderFactory, GlanceFactory, configured_encoder
 from gateway.flight import Flights
-from gateway.gauges import watch_breaker, watch_levels, watch_settings
+from gateway.gauges import watch, watch_breaker
 from gateway.journal import Journal, Write
 from gateway.judge import Judge
 from gateway.late import LateVectors
@@ -165,7 +165,6 @@ async def opened(
         names = await _names(stack, tiers, resolver, metrics)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         limiter = await _limiter(stack, config, clock, metrics, breakers)
-        watch_levels(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         pooling = MetricsPool(metrics, siblings or Alone(), shared_cache=link is not None)
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
@@ -192,7 +191,7 @@ async def opened(
             pool=await stack.enter_async_context(pooling),
             tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
         )
-        watch_settings(metrics, services)
+        watch(services)
         yield services
 
 
