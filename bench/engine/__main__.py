@@ -21,6 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--api-key", help="key that /v1 routes require")
     parser.add_argument("--max-running", type=int, help="requests that run at one time; the rest wait")
     parser.add_argument("--script", default="{}", help="default script as JSON; fields as in bench/engine/script.py")
+    parser.add_argument("--acceptance", type=float, help="share of drafted tokens that are accepted; none are drafted")
     parser.add_argument("--keep", type=int, default=1000, help="requests that are remembered")
     return parser.parse_args()
 
@@ -36,6 +37,7 @@ async def _serve(given: argparse.Namespace, script: Script) -> None:
         defaults=script,
         port=given.port,
         keep=given.keep,
+        acceptance=given.acceptance,
     )
     async with engine:
         line = orjson.dumps({"url": engine.url, "pid": os.getpid(), "models": list(engine.models)})

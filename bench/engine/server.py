@@ -38,7 +38,8 @@ class ScriptedEngine:
     """An async context manager that listens on a free port of `host`, a loopback address.
 
     `models` are the names it serves; `api_key` is required of /v1 routes where given; `max_running` requests run at one
-    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words.
+    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words;
+    `acceptance` is the share of drafted tokens that its metrics say it accepts, None where it drafts none.
 
     `defaults` is the script of a request that brings none, `next` holds scripts that are used up first, one per
     request, and `health` is the status of /health; all may be changed while it runs. `requests` records the last `keep`
@@ -55,6 +56,7 @@ class ScriptedEngine:
         port: int = 0,
         host: str = "127.0.0.1",
         keep: int = 10_000,
+        acceptance: float | None = None,
     ) -> None:
         self.models: Sequence[str] = models or ("scripted",)
         self.api_key, self.max_model_len = api_key, max_model_len
@@ -65,7 +67,7 @@ class ScriptedEngine:
         self.requests: deque[Seen] = deque(maxlen=keep)
         self.probes: deque[Incoming] = deque(maxlen=keep)
         self.slots = Slots(max_running, self._tell)
-        self.counts = Counts()
+        self.counts = Counts(acceptance)
         self.port, self.host = port, host
         self._number = 0
         self._peers: set[Connection] = set()
@@ -239,7 +241,7 @@ class ScriptedEngine:
             seen.state = "running"
             self._tell()
             out = Body(script, reply, lambda: self._cutting(seen))
-            await Responder(seen, script, body, out, self.counts, self._tell).respond()
+            await Responder(seen, script, body, out, self.counts, self._tell, lambda: self.running).respond()
 
     def _cutting(self, seen: Seen) -> None:
         seen.state = "cut"
