@@ -11,26 +11,6 @@ DRAFTED = 4
 CACHE_TOKENS, PROMPTS = 65_536, 1000
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-)
 _TOKENS = tuple(float(scale * step) for scale in (1, 10, 100, 1000, 10000) for step in (1, 2, 5))
 HISTOGRAMS: Mapping[str, tuple[float, ...]] = {
     "time_to_first_token_seconds": _SECONDS,

@@ -13,7 +13,7 @@ from gateway.metrics import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "helm/forebay/files/rules.yaml"
-CASES = Path(__file__).with_name("alerts.yaml")
+CASES = [Path(__file__).with_name(f"alerts-{scale}.yaml") for scale in ("minutes", "days")]
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool (Debian: apt-get install prometheus)")
 
@@ -39,14 +39,16 @@ def test_the_rules_load() -> None:
 
 
 @needs_promtool
-def test_every_alert_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_every_alert_fires_where_it_should_and_nowhere_else(path: Path, tmp_path: Path) -> None:
     cases = tmp_path / "alerts.yaml"
-    cases.write_text(f"rule_files: ['{RULES}']\n" + CASES.read_text(encoding="utf-8"), encoding="utf-8")
+    cases.write_text(f"rule_files: ['{RULES}']\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
     promtool("test", "rules", str(cases))
 
 
 def test_every_alert_has_been_seen_firing() -> None:
-    seen = set(re.findall(r'alertname="(\w+)"}', CASES.read_text(encoding="utf-8")))
+    cases = "".join(path.read_text(encoding="utf-8") for path in CASES)
+    seen = set(re.findall(r'alertname="(\w+)"}', cases))
     assert seen | {"ForebayAbsent"} == set(alerts())
 
 
