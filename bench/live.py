@@ -7,7 +7,7 @@ goes to the engines' own addresses, so no cache and no gateway is in the way. Ev
 drawn anew; figures are B over A within a round, their median and interval over the rounds (Student).
 
 * `batching`: one engine, the same requests (exponential answer lengths) from two kinds of clients. Static: as many as
-  the engine has slots go out together, and the next ones when the longest of them has ended. Continuous: a slot is taken
+  the engine has slots go out together, the next ones when the longest of them has ended. Continuous: a slot is taken
   again as soon as its answer ends. Output tokens per second. Scheduling alone can gain H_B at most.
 * `chunked`: prompts cut to what is left of a step's budget (A: off, B: on), while long prompts come into running
   answers. The longest gaps between tokens (ITL p99) of the short requests, and the long ones' TTFT.

@@ -32,6 +32,8 @@ HERE = Path(__file__).parent
 SLOW = (
     "contract/cache/test_stores",
     "contract/limits/test_ledgers",
+    "helm/test_live",
+    "helm/test_rules",
     "integration/test_bench_load",
     "integration/test_fair_queue",
     "integration/test_fault_run",
