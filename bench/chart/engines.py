@@ -2,18 +2,22 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from bench.chart import kinds
 from bench.chart.gateway import Image, Probes
 from bench.chart.kinds import POD_SECURITY, SECURITY, Labels, Quantity
 from core.config.records import Record
 
-_RAYLET = {"path": "/api/local_raylet_healthz", "port": "agent"}
+_GCS: dict[str, JsonValue] = {"path": "/api/gcs_healthz", "port": "dashboard"}
+_RAYLET: dict[str, JsonValue] = {"path": "/api/local_raylet_healthz", "port": "agent"}
+
+_SERVE: dict[str, JsonValue] = {"path": "/-/healthz", "port": "serve"}
 
 
 class Upgrade(Record):
-    """What KubeRay does when the pods of the cluster change. A change of Serve's configuration alone is made in place."""
+    """What KubeRay does when the pods of the cluster change. A change of Serve's configuration alone is made in
+    place."""
 
     type: Literal["NewCluster", "NewClusterWithIncrementalUpgrade", "None"] = "NewCluster"
     """NewCluster: a second cluster takes over when it is ready, so its GPUs must be free; None: no change until the
@@ -44,7 +48,7 @@ class FaultTolerance(Record):
     """redis://host:port of an own server; empty is the chart's Valkey."""
     existingSecret: str = ""
     """Secret with the password; empty is the one of valkey.existingSecret with the chart's Valkey, else none."""
-    secretKey: str = "password"  # noqa: S105  # the name of a key
+    secretKey: str = "password"  # the name of a key
     """Key in it."""
 
 
@@ -68,14 +72,10 @@ class Head(Record):
     resources: kinds.Resources = {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"}}
     """Its resources."""
     probes: Probes = Probes(
-        startup={
-            "httpGet": {"path": "/api/gcs_healthz", "port": "dashboard"}, "periodSeconds": 5, "failureThreshold": 60
-        },
-        readiness={"httpGet": {"path": "/api/gcs_healthz", "port": "dashboard"}, "periodSeconds": 5, "timeoutSeconds": 5},
-        liveness={
-            "httpGet": _RAYLET, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12
-        },
-    )  # fmt: skip
+        startup={"httpGet": _GCS, "periodSeconds": 5, "failureThreshold": 60},
+        readiness={"httpGet": _GCS, "periodSeconds": 5, "timeoutSeconds": 5},
+        liveness={"httpGet": _RAYLET, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
+    )
     podLabels: Labels = {}
     """Labels of the pod."""
     podAnnotations: Labels = {}
@@ -105,18 +105,15 @@ class Workers(Record):
     sharedMemory: Quantity = "16Gi"
     """Size of /dev/shm, part of the pod's memory."""
     terminationGracePeriodSeconds: int | None = Field(None, ge=1)
-    """Seconds until a pod that ends is killed; null is preStopSeconds + the tier's timeout.total + 60. Less than the sum
-    of the two is refused."""
+    """Seconds until a pod that ends is killed; null is preStopSeconds + the tier's timeout.total + 60. Less than the
+    sum of the two is refused."""
     preStopSeconds: int = Field(15, ge=1)
     """How long a pod that ends still takes requests while the gateway learns that it goes."""
     probes: Probes = Probes(
         startup={"httpGet": _RAYLET, "periodSeconds": 5, "failureThreshold": 360},
-        readiness={
-            "httpGet": {"path": "/-/healthz", "port": "serve"}, "periodSeconds": 5, "timeoutSeconds": 5,
-            "failureThreshold": 2,
-        },
+        readiness={"httpGet": _SERVE, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 2},
         liveness={"httpGet": _RAYLET, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
-    )  # fmt: skip
+    )
     env: tuple[kinds.EnvVar, ...] = ()
     """Environment variables, such as HF_TOKEN from a Secret."""
     envFrom: tuple[kinds.EnvFromSource, ...] = ()

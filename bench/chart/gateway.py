@@ -2,17 +2,19 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from bench.chart import kinds
 from bench.chart.kinds import POD_SECURITY, SECURITY, Count, Labels, Port
 from core.config.records import Record
 
+_HEALTH: dict[str, JsonValue] = {"path": "/health", "port": "http"}
+
 
 class Image(Record):
     """A container image."""
 
-    repository: str = Field(min_length=1)
+    repository: str = Field("forebay-gateway", min_length=1)
     """Name, with the registry where it is not the runtime's default."""
     tag: str = ""
     """Tag; empty is the chart's appVersion."""
@@ -87,7 +89,10 @@ class HPA(Record):
     metrics: tuple[kinds.MetricSpec, ...] = ()
     """Further metrics."""
     behavior: kinds.HPABehavior = {
-        "scaleDown": {"stabilizationWindowSeconds": 300, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
+        "scaleDown": {
+            "stabilizationWindowSeconds": 300,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+        }
     }
     """How fast it scales. A pod that goes finishes its streams first, so slowly down."""
 
@@ -122,7 +127,10 @@ class KEDA(Record):
     """Seconds without load before it scales down."""
     fallback: KEDAFallback = KEDAFallback()
     behavior: kinds.HPABehavior = {
-        "scaleDown": {"stabilizationWindowSeconds": 300, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
+        "scaleDown": {
+            "stabilizationWindowSeconds": 300,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+        }
     }
     """How fast it scales."""
 
@@ -130,7 +138,7 @@ class KEDA(Record):
 class GatewayPods(Record):
     """The gateway."""
 
-    image: Image = Image(repository="forebay-gateway")
+    image: Image = Image()
     replicas: int = Field(2, ge=1)
     """Pods, where neither HPA nor KEDA decides. Processes in each: config.gateway.workers."""
     resources: kinds.Resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
@@ -143,14 +151,13 @@ class GatewayPods(Record):
     """Seconds until a pod that ends is killed; null is preStopSeconds + config.gateway.drain + 15. Less than the sum of
     the two is refused."""
     probes: Probes = Probes(
-        startup={"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2, "failureThreshold": 60},
+        startup={"httpGet": _HEALTH, "periodSeconds": 2, "failureThreshold": 60},
         readiness={"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 2},
-        liveness={
-            "httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6
-        },
-    )  # fmt: skip
+        liveness={"httpGet": _HEALTH, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+    )
     env: tuple[kinds.EnvVar, ...] = ()
-    """Environment variables: secrets that config names as ${NAME} (valueFrom.secretKeyRef), FOREBAY__SECTION__KEY, OTEL_*."""
+    """Environment variables: secrets that config names as ${NAME} (valueFrom.secretKeyRef), FOREBAY__SECTION__KEY,
+    OTEL_*."""
     envFrom: tuple[kinds.EnvFromSource, ...] = ()
     """Whole Secrets or ConfigMaps as environment variables."""
     secretFiles: dict[str, str] = {}
@@ -190,5 +197,3 @@ class GatewayPods(Record):
     pdb: Disruption = Disruption()
     hpa: HPA = HPA()
     keda: KEDA = KEDA()
-
-

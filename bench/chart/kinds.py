@@ -31,7 +31,9 @@ Document = Annotated[Object, WithJsonSchema({DOCUMENT: "config"})]
 
 Labels = Mapping[str, str]
 # An integer, or an integer with a per cent sign.
-Count = Annotated[int | str, WithJsonSchema({"anyOf": [{"type": "integer"}, {"pattern": "^[0-9]+%$", "type": "string"}]})]
+Count = Annotated[
+    int | str, WithJsonSchema({"anyOf": [{"type": "integer"}, {"pattern": "^[0-9]+%$", "type": "string"}]})
+]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 

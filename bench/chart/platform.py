@@ -90,14 +90,15 @@ class Persistence(Record):
 
 
 class Valkey(Record):
-    """A Valkey server in the cluster, one pod. config.cache.store and config.auth.store name it where they are not set."""
+    """A Valkey server in the cluster, one pod. config.cache.store and config.auth.store name it where they are not
+    set."""
 
     enabled: bool = False
     """Run one."""
     image: Image = Image(repository="valkey/valkey", tag="8.1.4-alpine")
     existingSecret: str = ""
     """Secret with the password; empty is no password, where networkPolicy alone keeps others out."""
-    secretKey: str = "password"  # noqa: S105  # the name of a key
+    secretKey: str = "password"  # the name of a key
     """Key in it."""
     maxMemory: Quantity = "2Gi"
     """Most memory for data; when it is full, writes fail and nothing is thrown away. Above config.cache.max_bytes."""
@@ -116,9 +117,9 @@ class Valkey(Record):
     """Affinity."""
     priorityClassName: str = ""
     """Priority class."""
-    podSecurityContext: kinds.PodSecurityContext = {**POD_SECURITY, "fsGroup": 999, "runAsUser": 999, "runAsGroup": 999}
+    podSecurityContext: kinds.PodSecurityContext = POD_SECURITY
     """Security context of the pod."""
-    securityContext: kinds.SecurityContext = {**SECURITY, "runAsUser": 999, "runAsGroup": 999}
+    securityContext: kinds.SecurityContext = SECURITY
     """Security context of the container."""
 
 
@@ -138,7 +139,8 @@ class Policies(Record):
     )
     """KubeRay's operator, which must reach Ray's dashboard and Serve."""
     gatewayEgress: tuple[kinds.EgressRule, ...] = ()
-    """Where the gateway may connect besides DNS, Valkey, the chart's engines, and the ports of urls and stores in config."""
+    """Where the gateway may connect besides DNS, Valkey, the chart's engines, and the ports of urls and stores in
+    config."""
     engineEgress: tuple[kinds.EgressRule, ...] = ()
     """Where engines may connect besides DNS, each other, Valkey, and modelHub."""
     modelHub: bool = True
@@ -213,8 +215,8 @@ class Values(Record):
     config: kinds.Document = {}
     """The configuration document, as in forebay.yaml (docs/configuration.md). Without tiers, those of files/tiers.yaml:
     one small tier on one GPU. Tiers with urls run elsewhere; the others are run here, and get their urls from the
-    chart. gateway.host, and where they are not set gateway.metrics_port (9090), gateway.drain (the longest timeout.total)
-    and the stores are the chart's."""
+    chart. gateway.host, and where they are not set gateway.metrics_port (9090), gateway.drain (the longest
+    timeout.total) and the stores are the chart's."""
     gateway: GatewayPods = GatewayPods()
     ray: RayPods = RayPods()
     valkey: Valkey = Valkey()

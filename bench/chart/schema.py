@@ -36,7 +36,11 @@ def values_schema() -> Node:
         "description": "Values of a parent chart for all its charts; not read.",
         "type": "object",
     }
-    found: Node = {"$schema": "https://json-schema.org/draft/2020-12/schema", **own, "title": "Values of Forebay's chart"}
+    found: Node = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **own,
+        "title": "Values of Forebay's chart",
+    }
     found["$defs"] |= configuration_definitions()
     found["$defs"][_ENGINE] = engine_arguments()
     _resolve(found)
@@ -81,7 +85,7 @@ def _argument(node: Node) -> Node:
     if "any" in node["types"]:
         return {}
     if node.get("choices"):
-        return {"enum": [*node["choices"], None]}
+        return {"enum": [*node["choices"], *([None] if "null" in node["types"] else [])]}
     types = [_JSON_TYPES[kind] for kind in node["types"]]
     return {"type": types[0] if len(types) == 1 else types}
 
