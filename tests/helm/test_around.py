@@ -49,6 +49,18 @@ def test_braces_of_dashboards_and_rules_survive(own: Path) -> None:
     assert faults([*boards, rule], "1.35") == []
 
 
+def test_dashboards_are_made_where_they_are_wanted_with_labels_and_annotations(own: Path) -> None:
+    def boards(values: dict[str, Any]) -> list[dict[str, Any]]:
+        return [m for m in chart.of_kind(render(own, values), "ConfigMap") if "Some_Board.json" in m["data"]]
+
+    assert boards({}) == []
+    (board,) = boards(
+        {"monitoring": {"dashboards": {"enabled": True, "labels": {"a": "b"}, "annotations": {"c": "d"}}}}
+    )
+    assert board["metadata"]["labels"].items() >= {"a": "b", "grafana_dashboard": "1"}.items()
+    assert board["metadata"]["annotations"] == {"c": "d"}
+
+
 def test_each_dashboard_is_a_configmap_that_can_be_applied() -> None:
     boards = sorted(path.name for path in (chart.CHART / "files" / "dashboards").glob("*.json"))
     maps = [m for m in chart.of_kind(chart.render("production"), "ConfigMap") if "forebay.yaml" not in m["data"]]
