@@ -8,6 +8,7 @@ import pytest
 
 from core.config import validate
 from deploy.groups import groups
+from deploy.pinning import VARIABLE, bundle
 from deploy.tiers import placement
 from tests.golden.layouts import LAYOUTS
 from tests.golden.layouts import document as layout
@@ -32,9 +33,9 @@ def gpus(group: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_replica_group_has_pods_that_hold_its_engine(name: str) -> None:
     found = workers(layout(name))
-    tiers = validate(layout(name)).tiers.items()
+    tiers = dict(validate(layout(name)).tiers.items())
     wanted = {f"{tier}{'' if group.role == 'engine' else f'-{group.role}'}": group
-              for tier, settings in tiers for group in groups(settings)}  # fmt: skip
+              for tier, settings in tiers.items() for group in groups(settings)}  # fmt: skip
     assert set(found) == set(wanted)
     for key, group in wanted.items():
         assert (found[key]["minReplicas"], found[key]["maxReplicas"]) == (group.replicas.min, group.replicas.max)
@@ -42,7 +43,7 @@ def test_every_replica_group_has_pods_that_hold_its_engine(name: str) -> None:
         assert pod * hosts == group.gpus
         assert found[key]["rayStartParams"]["num-gpus"] == str(pod)
         # What must be on one node must be in one pod.
-        if placement(group)["strategy"] == "STRICT_PACK":
+        if placement(tiers[key.split("-")[0]], group)["strategy"] == "STRICT_PACK":
             assert hosts == 1
 
 
@@ -59,11 +60,16 @@ def test_groups_are_told_apart_so_that_no_engine_takes_the_pod_of_another() -> N
         (text,) = shlex.split(group["rayStartParams"]["resources"])
         named[key] = json.loads(text)
     assert named == {
-        "small": {"forebay-small-engine": 1},
-        "frontier": {"forebay-frontier-engine": 4},
-        "frontier-prefill": {"forebay-frontier-prefill": 2},
-        "frontier-decode": {"forebay-frontier-decode": 2},
+        "small": {"forebay-engine-Qwen-Qwen3-4B-Instruct-2507": 1},
+        "frontier": {"forebay-engine-Qwen-Qwen3-32B": 4},
+        "frontier-prefill": {"forebay-prefill-Qwen-Qwen3-32B": 2},
+        "frontier-decode": {"forebay-decode-Qwen-Qwen3-32B": 2},
     }
+    # The same that an engine asks for there.
+    for name, tier in (item for key in ("eight-gpus", "apart") for item in validate(layout(key)).tiers.items()):
+        for group in groups(tier):
+            key = name if group.role == "engine" else f"{name}-{group.role}"
+            assert bundle(tier, group, {VARIABLE: "1"}) == {"GPU": 1, **dict.fromkeys(named[key], 1)}
 
 
 TWO = {"tiers": {"small": {"model": "a"}, "frontier": {"model": "b", "engine": {"tensor_parallel_size": 2}}}}

@@ -83,8 +83,12 @@
 {{- $applications := list -}}
 {{- range $name, $tier := include "forebay.ownTiers" . | fromJson -}}
 {{- $part := pick $tier "model" "source" "adapters" "engine" "replicas" "disaggregation" -}}
-{{- $total := ($tier.timeout | default dict).total -}}
-{{- if $total }}{{ $_ := set $part "timeout" (dict "total" $total) }}{{ end -}}
+{{- $needed := ternary (list "total" "first_token") (list "total") (not (empty $tier.disaggregation)) -}}
+{{- $timeout := dict -}}
+{{- range $key, $value := $tier.timeout -}}
+{{- if has $key $needed }}{{ $_ := set $timeout $key $value }}{{ end -}}
+{{- end -}}
+{{- if $timeout }}{{ $_ := set $part "timeout" $timeout }}{{ end -}}
 {{- $arguments := dict "tier" $name "config" (dict "tiers" (dict $name $part)) -}}
 {{- $application := dict "name" $name "route_prefix" (printf "/%s" $name) "import_path" "deploy.app:build" "args" $arguments -}}
 {{- $applications = append $applications $application -}}

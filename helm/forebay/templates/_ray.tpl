@@ -17,7 +17,7 @@
 {{- $least := ternary (int $replicas.min) 1 (hasKey $replicas "min") -}}
 {{- $most := int (coalesce $replicas.max 1) -}}
 {{- $groupName := ternary $name (printf "%s-%s" $name $role) (eq $role "engine") -}}
-{{- $groups = append $groups (dict "name" $groupName "tier" $name "role" $role "tensor" $tensor "pipeline" $pipeline "min" $least "max" $most "longest" (include "forebay.longestOf" $tier | int)) -}}
+{{- $groups = append $groups (dict "name" $groupName "tier" $name "role" $role "tensor" $tensor "pipeline" $pipeline "resource" (printf "forebay-%s-%s" $role (regexReplaceAll "[^A-Za-z0-9]+" $tier.model "-")) "min" $least "max" $most "longest" (include "forebay.longestOf" $tier | int)) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $groups -}}
@@ -140,7 +140,7 @@ rayStartParams:
   num-cpus: {{ $cpus | quote }}
   num-gpus: {{ $gpus | toString | quote }}
   # Only engines of this group may take these pods.
-  resources: {{ printf "\"{\\\"forebay-%s-%s\\\": %d}\"" $group.tier $group.role (max 1 $gpus) | squote }}
+  resources: {{ printf "\"{\\\"%s\\\": %d}\"" $group.resource (max 1 $gpus) | squote }}
 template:
   metadata:
     labels:
