@@ -32,6 +32,8 @@ HERE = Path(__file__).parent
 SLOW = (
     "contract/cache/test_stores",
     "contract/limits/test_ledgers",
+    "helm/test_every_value",
+    "helm/test_manifests",
     "helm/test_live",
     "helm/test_rules",
     "integration/test_bench_load",
