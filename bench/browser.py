@@ -23,7 +23,7 @@ import aiohttp
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # How long anything may take, in seconds, and how often a condition is looked at.
-PATIENCE, LOOK = 15.0, 0.02
+PATIENCE, LOOK = 45.0, 0.02
 LARGEST = 64 * 1024**2
 Document = dict[str, Any]
 FLAGS = (
@@ -213,12 +213,18 @@ class Page:
 
     async def click(self, selector: str) -> None:
         """Click in the middle of an element, with the mouse."""
-        rectangle = await self.ask(
+        where = (
             f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+            " const r = e.getBoundingClientRect(), p = [r.x + r.width / 2, r.y + r.height / 2];"
+            " return e.contains(document.elementFromPoint(...p)) && p; })()"
         )
-        await self.mouse("mousePressed", *rectangle)
-        await self.mouse("mouseReleased", *rectangle)
+        # What is still being laid out moves away under the mouse.
+        before, at = None, await self.until(where)
+        while at != before:
+            await asyncio.sleep(LOOK)
+            before, at = at, await self.until(where)
+        await self.mouse("mousePressed", *at)
+        await self.mouse("mouseReleased", *at)
 
     async def mouse(self, kind: str, x: float, y: float) -> None:
         """One event of the mouse with its left button."""
