@@ -82,7 +82,9 @@ export class Recent {
     const end = Math.floor(this.clock());
     const rate = [[], [], [], []];
     const ttft = [[], [], []];
-    for (let at = end - SPAN + 1; at < end; at += 1) {
+    // Not the time before anything was known, but a minute at least.
+    const first = Math.max(end - SPAN + 1, Math.min(end - WINDOW, ...this.seconds.keys()));
+    for (let at = first; at < end; at += 1) {
       const part = this.seconds.get(at);
       rate[0].push(at);
       rate[1].push(part?.requests ?? 0);
