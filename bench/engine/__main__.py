@@ -23,6 +23,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--api-key", help="key that /v1 routes require")
     parser.add_argument("--max-running", type=int, help="requests that run at one time; the rest wait")
     parser.add_argument("--script", default="{}", help="default script as JSON; fields as in bench/engine/script.py")
+    parser.add_argument("--acceptance", type=float, help="share of drafted tokens that are accepted; none are drafted")
     parser.add_argument("--keep", type=int, default=1000, help="requests that are remembered")
     parser.add_argument("--log", type=Path, help="file for a line per request: when it came, first and last token")
     return parser.parse_args()
@@ -41,8 +42,9 @@ async def _serve(given: argparse.Namespace, script: Script) -> None:
             defaults=script,
             port=given.port,
             keep=given.keep,
-            log=log,
+            acceptance=given.acceptance,
         )
+        engine.log = log
         async with engine:
             line = orjson.dumps({"url": engine.url, "pid": os.getpid(), "models": list(engine.models)})
             print(line.decode(), flush=True)

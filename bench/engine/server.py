@@ -38,7 +38,8 @@ class ScriptedEngine:
     """An async context manager that listens on a free port of `host`, a loopback address.
 
     `models` are the names it serves; `api_key` is required of /v1 routes where given; `max_running` requests run at one
-    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words.
+    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words;
+    `acceptance` is the share of drafted tokens that its metrics say it accepts, None where it drafts none.
 
     `defaults` is the script of a request that brings none, `next` holds scripts that are used up first, one per
     request, and `health` is the status of /health; all may be changed while it runs. `requests` records the last `keep`
@@ -56,7 +57,7 @@ class ScriptedEngine:
         port: int = 0,
         host: str = "127.0.0.1",
         keep: int = 10_000,
-        log: IO[bytes] | None = None,
+        acceptance: float | None = None,
     ) -> None:
         self.models: Sequence[str] = models or ("scripted",)
         self.api_key, self.max_model_len = api_key, max_model_len
@@ -67,8 +68,10 @@ class ScriptedEngine:
         self.requests: deque[Seen] = deque(maxlen=keep)
         self.probes: deque[Incoming] = deque(maxlen=keep)
         self.slots = Slots(max_running, self._tell)
-        self.counts = Counts()
-        self.port, self.host, self._log = port, host, log
+        self.counts = Counts(acceptance)
+        self.port, self.host = port, host
+        # A line for each request that has ended is written here.
+        self.log: IO[bytes] | None = None
         self._number = 0
         self._peers: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -223,8 +226,8 @@ class ScriptedEngine:
             seen.ended = asyncio.get_running_loop().time()
             if seen.status is not None:
                 self.counts.received[seen.path, seen.method, seen.status] += 1
-            if self._log is not None:
-                self._log.write(orjson.dumps(seen.times()) + b"\n")
+            if self.log is not None:
+                self.log.write(orjson.dumps(seen.times()) + b"\n")
             self._tell()
 
     async def _inference(self, seen: Seen, reply: Reply) -> None:
@@ -243,7 +246,7 @@ class ScriptedEngine:
             seen.state = "running"
             self._tell()
             out = Body(script, reply, lambda: self._cutting(seen))
-            await Responder(seen, script, body, out, self.counts, self._tell).respond()
+            await Responder(seen, script, body, out, self.counts, self._tell, lambda: self.running).respond()
 
     def _cutting(self, seen: Seen) -> None:
         seen.state = "cut"

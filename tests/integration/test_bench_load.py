@@ -22,7 +22,8 @@ TOKENS = 6
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
     with (tmp_path / "log").open("wb", buffering=0) as log:
-        async with ScriptedEngine("m", defaults=Script(ttft=0.02, itl=0.004, spread=0.4), log=log) as running:
+        async with ScriptedEngine("m", defaults=Script(ttft=0.02, itl=0.004, spread=0.4)) as running:
+            running.log = log
             yield running
 
 
