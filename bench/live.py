@@ -1,6 +1,6 @@
 """Real vLLM engines against each other, in turns: how batches are made, how prompts are cut, where they are prefilled.
 
-    python -m bench.live [--only batching chunked apart] [--rounds 5] [--model packaged:SmolLM2-135M-Instruct] [--json]
+    python -m bench.live [--only batching chunked apart] [--rounds 5] [--html F.html] [--json]
 
 Each comparison is a configuration whose two tiers are the two sides, started by `forebay up` and ended after; the load
 goes to the engines' own addresses, so no cache and no gateway is in the way. Every round takes both sides, in an order
@@ -37,6 +37,7 @@ from bench.load.measures import Run, Wanted
 from bench.load.prompts import Prompts, Synthetic
 from bench.load.records import Measured, measured
 from bench.load.repeats import interval
+from bench.load.svg import Series, plot
 from bench.load.target import Target
 
 SLOTS = 8
@@ -199,9 +200,22 @@ def rows(name: str, names: tuple[str, str], seen: tuple[list[Figures], list[Figu
             {
                 "comparison": name, "figure": figure, "a": names[0], "b": names[1], "a_median": median(a),
                 "b_median": median(b), "ratio": median(ratios), "ci95": interval(ratios), "rounds": len(ratios),
+                "a_rounds": a, "b_rounds": b,
             }
         )  # fmt: skip
     return found
+
+
+def page(found: Sequence[dict[str, Any]]) -> str:
+    """Both sides of every figure, round by round, as one HTML file."""
+    plots = []
+    for row in found:
+        numbers = np.arange(1, row["rounds"] + 1, dtype=float)
+        sides = [Series(row[side], numbers, np.array(row[f"{side}_rounds"])) for side in ("a", "b")]
+        ratio = f"{row['b']} over {row['a']}: {row['ratio']:.2f}"
+        plots.append(plot(f"{row['comparison']}, {row['figure']}; {ratio}", "round", row["figure"], sides))
+    head = "<!doctype html><meta charset='utf-8'><title>bench.live</title><style>svg{width:640px;display:block}</style>"
+    return "\n".join([head, *plots])
 
 
 def main() -> None:
@@ -212,9 +226,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, default=list(COMPARISONS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="packaged:SmolLM2-135M-Instruct", metavar="SOURCE")
+    parser.add_argument(
+        "--html", type=Path, metavar="F.html", help="write plots: static against continuous, and the rest"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = [row for name in given.only for row in measure(name, given.rounds, given.model)]
+    if given.html is not None:
+        given.html.write_text(page(found), encoding="utf-8")
     if given.json:
         print(json.dumps({"rounds": given.rounds, "slots": SLOTS, "model": given.model, "rows": found}))
         return

@@ -148,7 +148,7 @@ def everything(given: argparse.Namespace) -> bool:
     if "load_accuracy" not in given.without:
         good &= measured("load_accuracy", rounds, given.out)
     if "live" not in given.without:
-        good &= measured("live", rounds, given.out)
+        good &= measured("live", [*rounds, "--html", str(given.out / "live.html")], given.out)
     if given.trace is None:
         print("bench.load_peers and bench.foretold are left out: --trace names no trace", file=sys.stderr)
         return good

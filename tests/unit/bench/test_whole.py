@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.foretold import cut
-from bench.live import COMPARISONS, document, lengths, rows
+from bench.live import COMPARISONS, document, lengths, page, rows
 from bench.load_accuracy import Figure
 from bench.load_peers import slice_of
 from bench.whole import BEGIN, END, between, rewritten, table
@@ -45,6 +45,12 @@ def test_rows_come_from_the_documents_that_are_there(tmp_path: Path) -> None:
     assert "continuous over static" in lines[2]
     assert "2.00 x" in lines[2]
     assert "-12.3%" in lines[3]
+
+
+def test_static_and_continuous_are_drawn_round_by_round() -> None:
+    made = page(rows("batching", ("static", "continuous"), ([{"tok_s": 1.0}] * 3, [{"tok_s": 2.0}] * 3)))
+    assert made.count("<polyline") == 2
+    assert "continuous over static: 2.00" in made
 
 
 def test_intervals_are_written_in_full() -> None:
