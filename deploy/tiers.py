@@ -13,7 +13,7 @@ from core.config import Tier
 from core.config.records import Replicas
 from deploy.device import Device, cpu_engine, cpu_environment
 from deploy.groups import Group, groups
-from deploy.handover import as_ray_does, handing_over, settings
+from deploy.handover import handing_over, settings
 from deploy.pinning import bundle
 from deploy.weights import PACKAGED
 
@@ -78,7 +78,8 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     from ray import serve  # noqa: PLC0415
     from ray.serve.llm import build_llm_deployment  # noqa: PLC0415
 
-    from deploy.server import DecodeServer, EngineServer, PrefillServer  # noqa: PLC0415
+    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
+    from deploy.server import EngineServer  # noqa: PLC0415
 
     front, *rest = reversed(groups(tier))
     config = llm_config(tier, device, source, front)
@@ -86,28 +87,15 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     if not rest:
         return build_llm_deployment(config, name_prefix="engine:", deployment_cls=serve.ingress()(EngineServer))
     (prefill,) = rest
-    apart = tier.disaggregation
-    if apart is None or as_ray_does(apart):
-        servers: tuple[type, type] = (PrefillServer, DecodeServer)
-        bound: dict[str, Any] = {}
-    else:
-        servers, bound = _handing_over(), {"settings": asdict(settings(tier, config.engine_kwargs))}
     before = build_llm_deployment(
-        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=servers[0]
+        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=PrefillServer
     )
     return build_llm_deployment(
         config,
         name_prefix="decode:",
-        bind_kwargs={"prefill_server": before, **bound},
-        deployment_cls=serve.ingress()(servers[1]),
+        bind_kwargs={"prefill_server": before, "settings": asdict(settings(tier, config.engine_kwargs))},
+        deployment_cls=serve.ingress()(DecodeServer),
     )
-
-
-def _handing_over() -> tuple[type, type]:
-    # Heavy, as above.
-    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
-
-    return PrefillServer, DecodeServer
 
 
 def engine_arguments(tier: Tier, device: Device, group: Group | None = None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.auth import Identity, Priority
+from gateway.console.words import Words
 from gateway.forecast import Need
 from gateway.limits.base import Taken
 from gateway.metering import Usage
@@ -15,7 +16,8 @@ NOBODY = "-"
 class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
-    `tenant`: who pays; `-` before that is known. `tier` and `cache` are the values of the response headers.
+    `tenant`: who pays; `-` before that is known. `fingerprint`: of its question, where the cache sees it. `tier` and
+    `cache` are the values of the response headers.
     `confidence`: mean log-probability of the small tier's first tokens, where the cascade listened. `semantic`: how the
     lookup by meaning ended. `truncated`: of a long ask only head and tail were looked at. `left_at`: when the client
     left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
@@ -23,7 +25,8 @@ class Account:
     where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work. `need`:
     what it says about its tokens, once its body has been read; `taken`: what it holds of its key's limits.
     `called_at`: when its tier was called, and `trace`: its place there, where requests are traced.
-    `event_stream`: what was sent so far is a stream of OpenAI's events.
+    `event_stream`: what was sent so far is a stream of OpenAI's events. `words`: what was asked and answered, where the
+    console may show it.
     """
 
     request_id: str
@@ -36,6 +39,7 @@ class Account:
     need: Need | None = None
     taken: Taken | None = None
     model: str | None = None
+    fingerprint: str | None = None
     stream: bool = False
     event_stream: bool = False
     tier: str = "none"
@@ -62,6 +66,7 @@ class Account:
     url: str | None = None
     called_at: float | None = None
     trace: Trace | None = None
+    words: Words | None = None
 
     @property
     def served(self) -> float | None:

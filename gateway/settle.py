@@ -5,6 +5,7 @@ from typing import NamedTuple
 from core.clock import Clock
 from core.config.records import Price
 from gateway.account import Account
+from gateway.console.watch import Watch
 from gateway.journal import Journal
 from gateway.metering import Usage
 from gateway.metrics import Count, Metrics, Spread
@@ -13,13 +14,16 @@ MAX_TALLIES = 1000
 
 
 class Settlement:
-    """Turns accounts into metrics and lines. `settle` never waits and never raises for what a client did."""
+    """Turns accounts into metrics and lines, and shows them to the `watch`.
 
-    def __init__(self, metrics: Metrics, journal: Journal, clock: Clock) -> None:
-        self._metrics, self._journal, self._clock = metrics, journal, clock
+    `settle` never waits and never raises for what a client did.
+    """
+
+    def __init__(self, metrics: Metrics, journal: Journal, clock: Clock, watch: Watch | None = None) -> None:
+        self._metrics, self._journal, self._clock, self.watch = metrics, journal, clock, watch
         # The labels of most requests are those of others: their children of the table, found with one look.
         self._tallies: dict[tuple[str, str, str, int, str], Tally] = {}
-        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count]] = {}
+        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count, Spread]] = {}
 
     def settle(self, account: Account) -> None:
         """Count the request and write its line."""
@@ -43,6 +47,8 @@ class Settlement:
         if account.usage is not None and account.tier != "none":
             self._tokens(account, account.usage)
         self._journal.request(account, duration, overhead)
+        if self.watch is not None:
+            self.watch.settled(account, ended, duration, overhead)
 
     def _tally(self, labels: tuple[str, str, str, int, str]) -> "Tally":
         route, tier, cache, status, tenant = labels
@@ -64,12 +70,13 @@ class Settlement:
             if len(self._counts) >= MAX_TALLIES:
                 self._counts.clear()
             of_tier = (metrics.tokens(tier, "input"), metrics.tokens(tier, "output"), metrics.tokens(tier, "cached"))
-            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant))
-        read, written, cached, all_of_tenant = counts
+            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant), metrics.prompt_tokens(tier))
+        read, written, cached, all_of_tenant, prompts = counts
         read.value += usage.input
         written.value += usage.output
         cached.value += usage.cached
         all_of_tenant.value += usage.input + usage.output
+        prompts.observe(usage.input)
         if account.stream and usage.output > 1 and account.first_at is not None and account.last_at is not None:
             metrics.per_token(tier).observe((account.last_at - account.first_at) / (usage.output - 1))
 

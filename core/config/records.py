@@ -216,14 +216,14 @@ class Router(Record):
 
 
 class Console(Record):
-    """The page at /console, which this version does not serve."""
+    """The page at /console: for an administrator's key, or on this machine only where no keys are configured."""
 
     enabled: bool = True
-    """Serve the page."""
+    """Serve the page and keep what it shows."""
     show_prompts: bool = False
-    """Show prompts and answers on it."""
-    history: int = Field(200, ge=1)
-    """Decisions kept."""
+    """Keep and show the beginning of prompts and answers, to everyone who may see the page."""
+    history: int = Field(200, ge=1, le=100_000)
+    """Decisions shown to somebody who opens it."""
 
 
 class Replicas(Record):
@@ -285,8 +285,7 @@ class Group(Record):
 
 
 class Disaggregation(Record):
-    """Prefill and decode as separate replica groups that hand over KV state. This version prefills every prompt apart,
-    without a deadline, and fails where that fails: it refuses other values of the last three keys."""
+    """Prefill and decode as separate replica groups that hand over KV state."""
 
     connector: str = "NixlConnector"
     """vLLM KV connector."""
