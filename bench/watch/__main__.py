@@ -4,8 +4,9 @@
                           [--scrape JOB=URL] [--pictures docs/dashboards] [--json]
 
 Starts a store, two scripted engines, the gateway with every part on, and a real Prometheus with the alert rules
-(Debian: apt-get install prometheus). `mixed` has faults, limits and a store that hangs for a moment; `healthy` has none of them;
-the others plant one problem: a tenant with long prompts, a τ of 0.97, a router that always chooses the frontier tier.
+(Debian: apt-get install prometheus). `mixed` has faults, limits and a store that hangs for a moment; `healthy` has none
+of them; the others plant one problem: a tenant with long prompts, a τ of 0.97, a router that always chooses the
+frontier tier.
 Prints every query of a dashboard that has no number, the health of the rules, and what the review found. Exits with 1
 where a panel is silent, a rule is not healthy, or the review misses what was planted or finds what was not.
 `--pictures` needs matplotlib. `--scrape ray=http://…` adds real engines, such as Ray's of `forebay up`.
