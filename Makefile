@@ -40,10 +40,19 @@ redis:
 	  apt-get install -y -qq --no-install-recommends redis-server >/dev/null; } || \
 	  echo "install: no redis-server; tests that need one are skipped (Debian: apt-get install redis-server)" >&2
 
+# A real browser for the tests of the console, in the same way.
+chromium:
+	@command -v chromium-headless-shell >/dev/null 2>&1 || command -v chromium >/dev/null 2>&1 || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
+	  echo "install: chromium-headless-shell with apt" >&2 && apt-get update -qq && \
+	  apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null; } || \
+	  echo "install: no Chromium; tests of the console's page are skipped (Debian: apt-get install" \
+	  "chromium-headless-shell)" >&2
+
 test-fast: $(VENV)/dev.stamp redis  ## tests without engines and models
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder and not slow"
 
-test: lint redis  ## every check and test, with real Ray Serve and vLLM
+test: lint redis chromium  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
@@ -54,7 +63,17 @@ bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 	  "FOREBAY_DATA names no folder of reference data"; fi
 	$(BIN)/python -m bench.router_latency
 
+# Checkov brings a hundred packages of its own, so it has an environment of its own. What is skipped, and why, is in its file.
+lint-chart: $(VENV)/dev.stamp  ## the chart's manifests through checkov (minutes the first time)
+	@[ -x .tools/checkov/bin/checkov ] || { $(BIN)/python -m venv .tools/checkov && \
+	  .tools/checkov/bin/pip install -q --disable-pip-version-check checkov==3.3.30; }
+	@$(BIN)/python -m tests.helm.tools >/dev/null
+	@for values in helm/forebay/values.yaml helm/forebay/values/*.yaml; do \
+	  .tools/helm-4.3.1 template forebay helm/forebay --namespace llm -f $$values >.tools/rendered.yaml && \
+	  .tools/checkov/bin/checkov -f .tools/rendered.yaml --framework kubernetes --compact --quiet --skip-download \
+	    --config-file helm/checkov.yaml && echo "checkov: $$values is clean" || exit 1; done
+
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis test-fast test bench lock
+.PHONY: help install up down lint redis chromium test-fast test bench lint-chart lock

@@ -102,7 +102,7 @@ class ResponseCache:
         if settings.semantic.enabled and settings.semantic.guard and verifier is None:
             raise ValueError("cache.semantic.guard is on but there is no verifier")
         self._settings, self._clock = settings, clock
-        self._verifier, self._foresight = verifier, foresight
+        self.verifier, self._foresight = verifier, foresight
         self._ttl: dict[Layer, float] = {
             "exact": settings.exact.ttl if settings.exact.enabled else 0.0,
             "semantic": settings.semantic.ttl if settings.semantic.enabled else 0.0,
@@ -206,6 +206,14 @@ class ResponseCache:
             return SemanticLookup("timeout", threshold)
         except DependencyFault as fault:
             return SemanticLookup("timeout" if fault.kind == "timeout" else "error", threshold)
+
+    async def near(self, question: Question, embedding: Embedding) -> list[Near]:
+        """The nearest stored questions that may be served, whatever their similarity, for people: leaves no trace."""
+        if question.partition is None or self._no_semantic_layer(question, embedding, Controls()) is not None:
+            return []
+        return self._live(
+            await self.catalogue.nearest(question.partition, embedding.vector, 2 * CANDIDATES), Controls()
+        )
 
     async def store(
         self,
@@ -374,10 +382,10 @@ class ResponseCache:
         return entry if belongs and self._fresh(entry.stored_at, "semantic", controls) else None
 
     def _verify(self, question: Question, embedding: Embedding, near: Near) -> Verdict | None:
-        if self._verifier is None or not self._settings.semantic.guard:
+        if self.verifier is None or not self._settings.semantic.guard:
             return None
         asked = Side(question.text or "", embedding.vector)
-        return self._verifier.verify(asked, Side(near.known.text, near.vector))
+        return self.verifier.verify(asked, Side(near.known.text, near.vector))
 
     def _hit(self, entry: Entry, layer: Layer, similarity: float) -> Hit:
         age = max(0.0, self._clock.monotonic() - entry.stored_at)

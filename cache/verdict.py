@@ -27,13 +27,25 @@ class Side:
     vector: Vector
 
 
+@dataclass(frozen=True)
+class Feature:
+    """What a verifier measured of a pair. `worth`: what it added to the log-odds that one answer serves both."""
+
+    name: str
+    value: float
+    worth: float
+
+
 class Verifier(Protocol):
     """Decides whether the answer to `stored` answers `asked`, given that their cosine similarity is high enough.
 
-    Pure and quick (well under a millisecond), called on the event loop. Symmetric up to rounding.
+    Pure and quick (well under a millisecond), called on the event loop. Symmetric up to rounding. `features`: what it
+    looked at, the weightiest first, for people; empty where a rule decides.
     """
 
     def verify(self, asked: Side, stored: Side) -> Verdict: ...
+
+    def features(self, asked: Side, stored: Side) -> list[Feature]: ...
 
 
 class Foresight(Protocol):

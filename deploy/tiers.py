@@ -14,6 +14,7 @@ from core.config.records import Replicas
 from deploy.device import Device, cpu_engine, cpu_environment
 from deploy.groups import Group, groups
 from deploy.handover import as_ray_does, handing_over, settings
+from deploy.pinning import bundle
 from deploy.weights import PACKAGED
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def llm_arguments(tier: Tier, group: Group, device: Device, source: str | None =
         "log_engine_metrics": True,
     }
     if device == "gpu":
-        arguments["placement_group_config"] = placement(group)
+        arguments["placement_group_config"] = placement(tier, group)
     if tier.disaggregation is not None:
         arguments["experimental_configs"] = {"NIXL_SIDE_CHANNEL_PORT_BASE": _PORTS[group.role]}
         # Without shared GPU memory, between processes of one machine or over TCP.
@@ -130,10 +131,10 @@ def _handoff(tier: Tier, device: Device) -> dict[str, Any]:
     return handing_over(tier.disaggregation, device)
 
 
-def placement(group: Group) -> dict[str, Any]:
+def placement(tier: Tier, group: Group) -> dict[str, Any]:
     """Ray's placement group of one engine: a bundle per GPU, on one node where the engine fits there."""
     together = group.engine.get("pipeline_parallel_size", 1) == 1 and group.gpus <= _NODE_GPUS
-    return {"bundles": [{"GPU": 1}] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
+    return {"bundles": [bundle(tier, group)] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
 
 
 def affinity(group: Group, engine: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.auth import Identity, Priority
+from gateway.console.words import Words
 from gateway.forecast import Need
 from gateway.limits.base import Taken
 from gateway.metering import Usage
@@ -24,7 +25,8 @@ class Account:
     where the client left, 502 or 504 where a stream broke after its 200. `shed`: refused by us before any work. `need`:
     what it says about its tokens, once its body has been read; `taken`: what it holds of its key's limits.
     `called_at`: when its tier was called, and `trace`: its place there, where requests are traced.
-    `event_stream`: what was sent so far is a stream of OpenAI's events.
+    `event_stream`: what was sent so far is a stream of OpenAI's events. `words`: what was asked and answered, where the
+    console may show it.
     """
 
     request_id: str
@@ -64,6 +66,7 @@ class Account:
     url: str | None = None
     called_at: float | None = None
     trace: Trace | None = None
+    words: Words | None = None
 
     @property
     def served(self) -> float | None:

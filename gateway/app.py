@@ -13,6 +13,7 @@ from core.errors import DependencyFault, MethodNotAllowed, NotFound, RequestErro
 from core.request import RouteKind
 from gateway import envelope
 from gateway.account import Account
+from gateway.console.site import UNSETTLED, Console
 from gateway.exchange import Exchange
 from gateway.explain import Explain
 from gateway.feedback import Feedback
@@ -36,10 +37,11 @@ MODELS = "/v1/models"
 class Application:
     """The ASGI application over opened services, and `hot` routes that need no ASGI.
 
-    It has no lifespan: whoever opens the services ends them.
+    It has no lifespan: whoever opens the services ends them, and enters and leaves its `console`.
     """
 
     def __init__(self, services: Services) -> None:
+        self.console = Console(services)
         self.renew(services)
 
     def renew(self, services: Services) -> None:
@@ -54,17 +56,19 @@ class Application:
         feedback = Feedback(learning.decisions, learning.file, services.metrics, services.clock, services.siblings)
         self._hot[FEEDBACK] = feedback.answer
         among = {"feedback": feedback.answer_sibling, **health.answers(services), **admin.answers(services)}
+        among |= self.console.answers()
         services.siblings.answering(among)
         self._pass = PassThrough(services).answer
         own_port = services.config.gateway.metrics_port is not None
         routes = [*health.routes(services, metrics=not own_port), *openapi.routes(services)]
-        self._starlette = starlette([*routes, *models.routes(services), *admin.routes(services)])
+        routes += [*models.routes(services), *admin.routes(services), *self.console.routes()]
+        self._starlette = starlette(routes)
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         path: str = scope["path"]
-        if not path.startswith(("/v1/", "/admin/")):
+        if not path.startswith(("/v1/", "/admin/")) or path in UNSETTLED:
             await self._starlette(scope, receive, send)
             return
         exchange = Exchange.asgi(scope, receive, send, self._clock.monotonic())

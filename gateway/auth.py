@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,6 +77,11 @@ class Keyring:
     def open(self) -> bool:
         """Whether no keys are configured, so that everyone may ask."""
         return not self._identities
+
+    @property
+    def administrators(self) -> Mapping[bytes, Identity]:
+        """Those who may administrate, by the digests of their keys."""
+        return {digest: identity for digest, identity in self._identities.items() if identity.admin}
 
     def identify(self, authorization: bytes | None) -> Identity:
         """The identity behind an `Authorization: Bearer` header. Raises Unauthorized."""

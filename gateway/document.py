@@ -72,6 +72,7 @@ def _paths(tiers: Sequence[str]) -> Node:
         "/metrics": {"get": _open("Prometheus metrics", {"200": _text("Exposition format")})},
         "/openapi.json": {"get": _open("This document", {"200": _json("OpenAPI 3.1", {"type": "object"})})},
         "/admin/state": {"get": _read("Tiers, queues, cache, configuration without secrets", _any(), "401", "403")},
+        "/admin/lookups": {"get": _read("Recent lookups and scores, to try thresholds on", _any(), "403", "404")},
         "/admin/cache/stats": {"get": _read(cache, _any(), "401", "403")},
         "/admin/cache/entries/{id}": {
             "delete": _read("Delete one entry", _any(), "401", "403", "404") | {"parameters": [_in_path("id")]}

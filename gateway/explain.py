@@ -8,9 +8,12 @@ from dataclasses import replace
 import orjson
 from pydantic import JsonValue
 
+from cache.question import NOT_ASKED
 from cache.response_cache import SemanticLookup
+from cache.verdict import Side, Verdict
 from core.config import Config
 from core.config.records import Auth
+from core.embedder import Embedding
 from core.errors import DependencyFault
 from gateway.account import Account
 from gateway.asked import Asked, Reader
@@ -69,8 +72,9 @@ class Explain:
             "cache": {
                 "exact": "hit" if exact is not None else "miss" if reads else "bypass",
                 "semantic": _semantic(found, asked, settings.semantic.threshold, loaded=embedder is not None)
-                | {"judge": self._judge(found, asked)},
+                | {"judge": self._judge(found, asked), "nearest": await self._nearest(asked, embedding)},
             },
+            "fingerprint": _fingerprint(asked),
             "router": {
                 "tier": decision.tier,
                 "complexity": decision.complexity,
@@ -81,6 +85,29 @@ class Explain:
             "embedder": self._services.embedder.state,
             "embedder_backend": self._services.embedder.backend,
         }
+
+    async def _nearest(self, asked: Asked, embedding: Embedding | None) -> list[JsonValue]:
+        """The stored questions that are nearest, whatever their similarity, and what the guard makes of each."""
+        question = asked.question
+        if question is None or embedding is None:
+            return []
+        guard = self._services.cache.verifier if self._services.config.cache.semantic.guard else None
+        found: list[JsonValue] = []
+        for near in await self._services.cache.near(question, embedding):
+            pair = Side(question.text or "", embedding.vector), Side(near.known.text, near.vector)
+            features = [] if guard is None else guard.features(*pair)
+            found.append(
+                {
+                    "id": near.known.id,
+                    "similarity": round(near.similarity, 6),
+                    "guard": None if guard is None else _verdict(guard.verify(*pair)),
+                    "features": [
+                        {"name": each.name, "value": round(each.value, 4), "worth": round(each.worth, 4)}
+                        for each in features
+                    ],
+                }
+            )
+        return found
 
     def _judge(self, found: SemanticLookup | None, asked: Asked) -> str | None:
         """What the judge has said about this pair, or that it would be asked; None where the guard is sure."""
@@ -107,11 +134,37 @@ def _semantic(found: SemanticLookup | None, asked: Asked, threshold: float, *, l
     if reason == "controls" and asked.controls.semantic and asked.controls.read:
         # What was embedded is what an approval refers to.
         reason = asked.question.bypass or "approval"
-    guard = found.verdict
     return _layer(found.result, reason, found.threshold) | {
         "nearest_id": found.nearest_id,
         "similarity": found.similarity,
-        "guard": None if guard is None else {"served": guard.served, "feature": guard.feature, "score": guard.score},
+        "guard": None if found.verdict is None else _verdict(found.verdict),
+    }
+
+
+def _verdict(verdict: Verdict) -> Document:
+    return {"served": verdict.served, "feature": verdict.feature, "score": verdict.score}
+
+
+def _fingerprint(asked: Asked) -> Document | None:
+    """What makes the question the one it is, and which fields count; None where nothing is looked up.
+
+    Names of fields, never their values.
+    """
+    question = asked.question
+    if question is None:
+        return None
+    given: list[JsonValue] = [*sorted(asked.request.body)]
+    return {
+        "id": question.id,
+        "fingerprint": question.fingerprint,
+        "tenant": question.tenant,
+        "target": asked.target.question,
+        "kind": asked.request.kind,
+        "fields": [name for name in given if name not in NOT_ASKED],
+        "left_out": [name for name in given if name in NOT_ASKED],
+        "partition": question.partition,
+        "no_semantic_layer": question.bypass,
+        "embedder": question.namespace or None,
     }
 
 

@@ -150,6 +150,8 @@ class Following:
             raise self._shared_fault(flight, outcome, account)
         if isinstance(outcome, Hit):
             self._stored.saved(outcome)
+            if account.words is not None:
+                account.words.answered(outcome.answer)
         await exchange.end(chunk)
         return flight.tier or "none"
 

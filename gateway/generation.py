@@ -206,6 +206,8 @@ class Generation:
                 self._saved_by_choice(work, account)
             if account.trace is not None:
                 account.trace.answers(whole.value)
+            if account.words is not None:
+                account.words.answered(whole.value)
             if work.controls.write:
                 await self._keep(work, whole.value, whole.raw)
         if work.flight is not None:
@@ -237,6 +239,8 @@ class Generation:
             whole = await self._keep_stream(work, streamed, account)
             if account.trace is not None and whole is not None:
                 account.trace.answers(whole)
+            if account.words is not None and whole is not None:
+                account.words.answered(whole)
             if flight is not None:
                 flight.land(partial(shared_answer, work, whole), usage=relay.usage, last=last)
             await outlet.end(last, usage=relay.usage)

@@ -12,6 +12,7 @@ from gateway.auth import ANYONE
 from gateway.cascade import Cascade
 from gateway.choice import Chooser, Plan
 from gateway.comparing import Sample
+from gateway.console.words import Words
 from gateway.exchange import Exchange
 from gateway.flight import Flight, Key
 from gateway.follow import Following, key_of
@@ -42,6 +43,7 @@ class Inference:
         ping = services.config.gateway.sse_ping
         self._following = Following(self._flights, self._stored, services.metrics, services.clock, ping)
         self._reader = Reader(services.targets, services.config.cache)
+        self._shows_words = services.watch is not None and services.watch.words
 
     async def answer(self, kind: RouteKind, exchange: Exchange, account: Account, block: Interruptible) -> None:
         """One request inside the pipeline's shell."""
@@ -54,6 +56,8 @@ class Inference:
         account.fingerprint = None if asked.question is None else asked.question.fingerprint
         if account.trace is not None:
             account.trace.asks(OPERATIONS[kind], asked.request.body)
+        if self._shows_words:
+            account.words = Words(asked.request)
         services.learning.decisions.remember(account, asked.request)
         hit = await self._stored.exact(asked.question, asked.controls, account)
         if hit is not None:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from core.errors import Refused, RequestError, Unavailable
 from gateway import envelope
 from gateway.account import Account
+from gateway.auth import Identity
+from gateway.console.viewers import session_of
 from gateway.exchange import Exchange
 from gateway.headers import answer_headers
 from gateway.interrupt import ClientGone, Interruptible
@@ -78,10 +80,19 @@ class Pipeline:
 
     def _admit(self, exchange: Exchange, account: Account, admin: bool) -> None:
         keyring, authorization = self._services.keyring, exchange.headers.get(b"authorization")
-        identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
+        identity = None
+        if authorization is None and b"cookie" in exchange.headers and not keyring.open:
+            identity = self._of_session(exchange)
+        if identity is None:
+            identity = keyring.admin(authorization) if admin else keyring.identify(authorization)
         account.identity, account.tenant = identity, identity.tenant
         if self._services.draining and not admin:
             raise Unavailable("the gateway is stopping", code="draining", reason="draining", retry_after=1.0)
+
+    def _of_session(self, exchange: Exchange) -> Identity | None:
+        """Who has signed in to the console and asks from its page."""
+        session = session_of(exchange.method, exchange.headers)
+        return None if session is None else self._services.sessions.identity(session, self._services.keyring)
 
     async def _fail(self, exchange: Exchange, account: Account, error: RequestError) -> None:
         account.status, account.reason = error.status, error.reason or error.code

@@ -237,7 +237,7 @@ async def serving(
         tasks = [asyncio.create_task(s.serve([sock])) for s, sock in zip(servers, sockets, strict=True)]
         try:
             await _all_up(servers, tasks)
-            async with reload:
+            async with reload, application.console:
                 yield process, tasks[0]
         finally:
             for running in servers:

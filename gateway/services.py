@@ -22,6 +22,8 @@ from core.errors import ConfigError, DependencyFault, Problem
 from core.glance import Glance, glance_for
 from gateway.admission import Admission
 from gateway.auth import Keyring
+from gateway.console.viewers import Sessions, secret_of
+from gateway.console.watch import Watch
 from gateway.embedding import EmbedderSlot, EncoderFactory, GlanceFactory, configured_encoder
 from gateway.flight import Flights
 from gateway.gauges import watch, watch_breaker
@@ -108,9 +110,11 @@ class Services:
     tracer: Tracer | None
     load: Load = field(default_factory=Load)
     savings: Savings = field(init=False)
+    sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
         self.savings = Savings(self.metrics.saved_cost("router"))
+        self.sessions = Sessions(secret_of(self.siblings), self.clock)
 
     @property
     def draining(self) -> bool:
@@ -121,6 +125,11 @@ class Services:
     def siblings(self) -> Siblings:
         """The other workers."""
         return self.pool.siblings
+
+    @property
+    def watch(self) -> Watch | None:
+        """What the console shows; None where it is off."""
+        return self.settlement.watch
 
     async def read_cache_sizes(self) -> None:
         """Set the gauges of the cache. On the event loop, before a scrape is rendered elsewhere."""
@@ -175,7 +184,7 @@ async def opened(
             targets=Targets(config.tiers),
             tiers=tiers,
             metrics=metrics,
-            settlement=Settlement(metrics, journal, clock),
+            settlement=Settlement(metrics, journal, clock, _watching(config, clock)),
             cache=cache,
             embedder=slot,
             classifier=classifier,
@@ -193,6 +202,11 @@ async def opened(
         )
         watch(services)
         yield services
+
+
+def _watching(config: Config, clock: Clock) -> Watch | None:
+    console = config.console
+    return Watch(console.history, clock, words=console.show_prompts) if console.enabled else None
 
 
 async def _names(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from core.clock import Clock
 from core.config.records import Price
 from gateway.account import Account
+from gateway.console.watch import Watch
 from gateway.journal import Journal
 from gateway.metering import Usage
 from gateway.metrics import Count, Metrics, Spread
@@ -13,10 +14,13 @@ MAX_TALLIES = 1000
 
 
 class Settlement:
-    """Turns accounts into metrics and lines. `settle` never waits and never raises for what a client did."""
+    """Turns accounts into metrics and lines, and shows them to the `watch`.
 
-    def __init__(self, metrics: Metrics, journal: Journal, clock: Clock) -> None:
-        self._metrics, self._journal, self._clock = metrics, journal, clock
+    `settle` never waits and never raises for what a client did.
+    """
+
+    def __init__(self, metrics: Metrics, journal: Journal, clock: Clock, watch: Watch | None = None) -> None:
+        self._metrics, self._journal, self._clock, self.watch = metrics, journal, clock, watch
         # The labels of most requests are those of others: their children of the table, found with one look.
         self._tallies: dict[tuple[str, str, str, int, str], Tally] = {}
         self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count, Spread]] = {}
@@ -43,6 +47,8 @@ class Settlement:
         if account.usage is not None and account.tier != "none":
             self._tokens(account, account.usage)
         self._journal.request(account, duration, overhead)
+        if self.watch is not None:
+            self.watch.settled(account, ended, duration, overhead)
 
     def _tally(self, labels: tuple[str, str, str, int, str]) -> "Tally":
         route, tier, cache, status, tenant = labels

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -32,6 +33,8 @@ LIMIT = 60.0
 HEAD = 1000
 # How long the embeddings of the two answers are waited for, in seconds.
 EMBED = 10.0
+# Comparisons remembered for people.
+REMEMBERED = 1000
 
 
 class Shadow:
@@ -54,6 +57,8 @@ class Shadow:
         self._background = Background()
         # Ids of the entries that are being compared.
         self._running: set[str] = set()
+        # Similarity of the questions, and whether the answers said the same: of the last comparisons.
+        self.compared: deque[tuple[float, bool]] = deque(maxlen=REMEMBERED)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,6 +122,7 @@ class Shadow:
             return
         verdict = "same" if found.same else "different"
         self._metrics.shadow(verdict).inc()
+        self.compared.append((hit.similarity, found.same))
         if not found.same:
             try:
                 await self._cache.delete(hit.id)

@@ -150,6 +150,8 @@ class StoredAnswers:
     async def replay(self, hit: Hit, request: InferenceRequest, exchange: Exchange, account: Account) -> None:
         """Send a stored answer as the client asked for it."""
         self.saved(hit)
+        if account.words is not None:
+            account.words.answered(hit.answer)
         headers: Headers = answer_headers(exchange, account, self._clock) + hit_headers(hit.age_s, hit.id)
         account.first_at = self._clock.monotonic()
         if not request.stream:

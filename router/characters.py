@@ -37,8 +37,10 @@ _BASIC = 0x10000
 _FOLDING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, _BASIC))
 _HANGUL = range(0xAC00, 0xD7B0)
 _GONE, _MANY = 0, 1
+# The end of general punctuation.
+_DASHES = "\u206f"
 # What is no letter separates words.
-_GAPS = "".join(char if char.isalpha() else " " for char in map(chr, range(128)))
+_GAPS = bytes(code if code < 128 and chr(code).isalpha() else 32 for code in range(256))
 
 Points = NDArray[np.uint32]
 
@@ -56,7 +58,7 @@ class Read:
     other: int
 
 
-_NONE = np.zeros(0, dtype=np.uint32)
+_NONE, _NEVER = np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.bool_)
 
 
 def count_classes(text: str) -> list[int]:
@@ -83,7 +85,27 @@ def read(text: str) -> Read:
     """Fold a text and take it apart."""
     text = text.casefold()
     if text.isascii():
-        return Read(text, text.translate(_GAPS).split(), _NONE, _NONE.astype(bool), 0)
+        return Read(text, _words(text.encode()), _NONE, _NEVER, 0)
+    return _read_latin(text) or _read_points(text)
+
+
+def _read_latin(text: str) -> Read | None:
+    """A text whose letters are all Latin, but for accents; None of any other. Strings are quicker than tables."""
+    # Far enough for Latin letters and accents; behind it stand the usual dashes and quotation marks.
+    if max(set(text)) > _DASHES:
+        return None
+    text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
+    if any(char > "\x7f" and char.isalnum() for char in set(text)):
+        return None
+    # Whatever is beyond ASCII becomes a question mark, which separates words.
+    return Read(text, _words(text.encode("ascii", "replace")), _NONE, _NEVER, 0)
+
+
+def _words(text: bytes) -> list[str]:
+    return text.translate(_GAPS).decode().split()
+
+
+def _read_points(text: str) -> Read:
     points = _points(text)
     folded = _folded(points)
     if folded is None:

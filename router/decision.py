@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from pydantic import JsonValue
 
 from core.config import TierName
@@ -46,8 +47,12 @@ _APPROVAL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _LONGEST_APPROVAL = 60
-# Words are counted in pieces of so many characters.
-_PIECE = 4096
+# Characters of a text that are turned into numbers together, and counted together: nobody counts further than the room
+# there is, in arrays that stay in the processor's cache.
+_PIECE, _STEP = 262_144, 32_768
+# Characters that are read for each token of room: of texts in words of this length all the words that are too many.
+_READ = 8
+_SPACE, _TAB, _CONTROLS = 32, 9, 5
 
 
 @dataclass(frozen=True)
@@ -193,22 +198,42 @@ def _may_fit(request: InferenceRequest, texts: Sequence[str], chars: int, contex
     # A word and the space behind it are two characters: shorter texts need no counting.
     if chars <= 2 * room:
         return True
-    for text in texts:
-        for words in _words(text):
-            room -= words
-            if room < 0:
-                return False
+    for words in _words(_beginning(texts, _READ * (room + 1)) if room >= 0 else ""):
+        room -= words
+        if room < 0:
+            return False
     return room >= 0
 
 
+def _beginning(texts: Sequence[str], size: int) -> str:
+    """The texts, one a line, as far as `size` characters reach."""
+    found = []
+    for text in texts:
+        if size <= 0:
+            break
+        found.append(text[:size])
+        size -= len(text)
+    return "\n".join(found)
+
+
 def _words(text: str) -> Iterator[int]:
-    """How many words the text has, piece by piece, so that nobody counts further than the room there is."""
-    inside = False
+    """How many words each part of the text has. A word is what stands between ASCII white space.
+
+    In arrays, which are counted several times as fast as a text is split.
+    """
+    after_space = True
     for start in range(0, len(text), _PIECE):
         piece = text[start : start + _PIECE]
-        # A word that goes on from the piece before was counted there.
-        yield len(piece.split()) - (inside and not piece[0].isspace())
-        inside = not piece[-1].isspace()
+        if piece.isascii():
+            data = np.frombuffer(piece.encode(), dtype=np.uint8)
+        else:
+            data = np.frombuffer(piece.encode("utf-16-le", "surrogatepass"), dtype="<u2")
+        for part in (data[at : at + _STEP] for at in range(0, len(data), _STEP)):
+            # Tab to carriage return, and the space; what is below a tab wraps around.
+            space = (part == _SPACE) | (part - _TAB < _CONTROLS)
+            # A word that goes on from the part before was counted there.
+            yield int(np.count_nonzero(space[:-1] > space[1:])) + (after_space and not space[0])
+            after_space = bool(space[-1])
 
 
 def _texts(request: InferenceRequest) -> list[str]:

@@ -26,7 +26,7 @@ Grams = Points
 
 STEMS = _WORK | STAKES
 # Enough to see what a prompt asks (the ask stands at its head or its tail) at a cost of well under a millisecond.
-FEATURE_CHARS = 1600
+FEATURE_CHARS = 640
 # Stems are looked up by their first letters; a shorter stem matches a whole word only.
 _PREFIX = 4
 
@@ -92,7 +92,7 @@ class _Lexicon:
                 if word == stem if whole else word.startswith(stem):
                     counts[at] += often
         pairs = self.pairs
-        for place, first in enumerate(words[:-1]):
+        for place, first in enumerate(words[:-1] if not pairs.keys().isdisjoint(times) else ()):
             if first in pairs:
                 for following, at in pairs[first]:
                     if following == words[place + 1]:
@@ -173,7 +173,7 @@ _SIGN, _BITS = _PLACE - 1, 2**32 - 1
 # Knuth's multiplier: 2^32 over the golden ratio, odd.
 _GOLDEN = 2654435769
 # With fewer words than this, one after the other.
-_FEW = 40
+_FEW = 200
 # The meaning of a feature is fixed by all of this: a classifier trained on other features must not be used.
 VERSION = hashlib.sha256(repr((2, NAMES, STEMS, BAG, _WORD_PREFIX, FEATURE_CHARS)).encode()).hexdigest()[:16]
 

@@ -30,10 +30,17 @@ def torch_minilm() -> SentenceTransformerEncoder:
 HERE = Path(__file__).parent
 # Modules that take seconds by what they test: whole rounds of examples, real stores, training, waits for probes.
 SLOW = (
+    "browser/test_form",
+    "browser/test_live",
+    "browser/test_what_if",
     "contract/cache/test_stores",
     "contract/limits/test_ledgers",
+    "integration/test_console",
+    "helm/test_every_value",
+    "helm/test_manifests",
     "helm/test_live",
     "helm/test_rules",
+    "integration/test_bench_load",
     "integration/test_fair_queue",
     "integration/test_fault_run",
     "integration/test_limits",
@@ -49,6 +56,7 @@ SLOW = (
     "integration/test_singleflight_edges",
     "integration/test_streaming_bytes",
     "integration/test_tenant_walls",
+    "integration/test_top",
     "integration/test_up_refuses",
     "integration/test_upstream_faults",
     "integration/test_workers",

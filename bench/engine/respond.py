@@ -1,6 +1,9 @@
 """One inference request of the scripted engine, from the script to the last byte."""
 
 import asyncio
+import math
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -37,6 +40,11 @@ class Responder:
     running: Callable[[], int]
     _first: float = 0.0
 
+    def __post_init__(self) -> None:
+        # Drawn by the request's number: the same requests take the same times in every run. Not a secret.
+        factor = math.exp(self.script.spread * random.Random(self.seen.number).gauss()) if self.script.spread else 1.0
+        self._ttft, self._itl = self.script.ttft * factor, self.script.itl * factor
+
     async def respond(self) -> None:
         """Sends the whole reply."""
         script, path = self.script, self.seen.path
@@ -68,13 +76,14 @@ class Responder:
         counts.read(orjson.dumps(self.body.get("messages", self.body.get("prompt"))), said.prompt_tokens)
         began = self._now()
         counts.held_tokens += held
+        self.seen.prompt_tokens = said.prompt_tokens
         try:
             if self.body.get("stream") is True:
                 await self._stream(said)
             else:
-                await asyncio.sleep(self.script.ttft)
+                await asyncio.sleep(self._ttft)
                 self._first = self._now()
-                await asyncio.sleep(self.script.itl * max(0, said.completion_tokens - 1))
+                await asyncio.sleep(self._itl * max(0, said.completion_tokens - 1))
                 self._generated(said.completion_tokens)
                 await self.out.start(self.script.status, JSON, "length")
                 await self.out.write(whole(said))
@@ -89,7 +98,7 @@ class Responder:
         script, out = self.script, self.out
         # vLLM sends the head before the first token is there.
         await out.start(script.status, SSE, "chunked")
-        await asyncio.sleep(script.ttft)
+        await asyncio.sleep(self._ttft)
         self._first = self._now()
         for event, tokens in events(said):
             if script.cut_after_tokens is not None and tokens and self.seen.tokens >= script.cut_after_tokens:
@@ -99,8 +108,11 @@ class Responder:
                 break
             if script.end == "no_finish" and b'"finish_reason":null' not in event:
                 continue
-            if script.itl and tokens and self.seen.tokens:
-                await asyncio.sleep(script.itl)
+            if self._itl and tokens and self.seen.tokens:
+                await asyncio.sleep(self._itl)
+            if tokens or self.seen.tokens:
+                self.seen.last = time.monotonic()
+                self.seen.first = self.seen.first or self.seen.last
             self._generated(tokens)
             await out.write(event)
         else:

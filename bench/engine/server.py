@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -43,7 +43,8 @@ class ScriptedEngine:
 
     `defaults` is the script of a request that brings none, `next` holds scripts that are used up first, one per
     request, and `health` is the status of /health; all may be changed while it runs. `requests` records the last `keep`
-    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key.
+    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key. `log` gets a line of
+    JSON per request when it has ended: `Seen.times`.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class ScriptedEngine:
         self.slots = Slots(max_running, self._tell)
         self.counts = Counts(acceptance)
         self.port, self.host = port, host
+        # A line for each request that has ended is written here.
+        self.log: IO[bytes] | None = None
         self._number = 0
         self._peers: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -223,6 +226,8 @@ class ScriptedEngine:
             seen.ended = asyncio.get_running_loop().time()
             if seen.status is not None:
                 self.counts.received[seen.path, seen.method, seen.status] += 1
+            if self.log is not None:
+                self.log.write(orjson.dumps(seen.times()) + b"\n")
             self._tell()
 
     async def _inference(self, seen: Seen, reply: Reply) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from cache.guard.lexicon import lexicon
 from cache.guard.model import GuardFileError, PairModel, load_model, parse_model
 from cache.guard.model import deciding as deciding_feature
-from cache.guard.pairing import Pair
+from cache.guard.pairing import FEATURES, Pair
 from cache.guard.reading import Reader
 from cache.guard.words import word_table
-from cache.verdict import Side, Verdict, Verifier
+from cache.verdict import Feature, Side, Verdict, Verifier
 
 logger = logging.getLogger(__name__)
 ARTEFACT = "guard.json"
@@ -49,6 +49,16 @@ class Guard:
         unsure = abs(score - self.cut) <= UNSURE
         return Verdict(served, deciding_feature(worth, served), round(score, 4), unsure)
 
+    def features(self, asked: Side, stored: Side) -> list[Feature]:
+        """What the model sees in the pair; nothing where the texts are the same or a rule refuses them."""
+        pair = self.compared(asked.text, stored.text)
+        if pair is None or pair.refusal() is not None:
+            return []
+        values = pair.features(float(asked.vector @ stored.vector))
+        _, worth = self._model.score(values)
+        found = zip(FEATURES, values.tolist(), worth.tolist(), strict=True)
+        return sorted((Feature(*each) for each in found), key=lambda feature: -abs(feature.worth))
+
     def score(self, pair: Pair, similarity: float) -> float:
         """What the model says of a pair that no rule refuses, 0 to 1."""
         return self._model.score(pair.features(similarity))[0]
@@ -69,6 +79,11 @@ class IdenticalOnly:
         """Whether the two texts are the same."""
         same = self._reader.read(asked.text).identity == self._reader.read(stored.text).identity
         return Verdict(same, "identical" if same else "untrained")
+
+    def features(self, asked: Side, stored: Side) -> list[Feature]:
+        """Nothing is measured."""
+        del asked, stored
+        return []
 
 
 def packaged_model() -> PairModel:

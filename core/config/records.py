@@ -216,14 +216,14 @@ class Router(Record):
 
 
 class Console(Record):
-    """The page at /console, which this version does not serve."""
+    """The page at /console: for an administrator's key, or on this machine only where no keys are configured."""
 
     enabled: bool = True
-    """Serve the page."""
+    """Serve the page and keep what it shows."""
     show_prompts: bool = False
-    """Show prompts and answers on it."""
-    history: int = Field(200, ge=1)
-    """Decisions kept."""
+    """Keep and show the beginning of prompts and answers, to everyone who may see the page."""
+    history: int = Field(200, ge=1, le=100_000)
+    """Decisions shown to somebody who opens it."""
 
 
 class Replicas(Record):

@@ -9,9 +9,7 @@ from core.errors import Problem
 
 def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
-    checks = [
-        ("console.show_prompts", config.console.show_prompts, "false"),
-    ]
+    checks: list[tuple[str, bool, str]] = []
     for name, tier in config.tiers.items():
         apart, at = tier.disaggregation, f"tiers.{name}.disaggregation"
         if apart is not None:

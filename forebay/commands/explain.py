@@ -39,7 +39,7 @@ def add(subparsers: "_SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
     request = {"model": arguments.model, "messages": [{"role": "user", "content": arguments.prompt}]}
-    url = arguments.url or _running(arguments)
+    url = arguments.url or running(arguments)
     document = _ask(url, request) if url else None
     if document is None:
         if arguments.url:
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _running(arguments: argparse.Namespace) -> str | None:
+def running(arguments: argparse.Namespace) -> str | None:
+    """The address of the gateway that the configuration names, else of the one that `forebay up` has started here."""
     from deploy.plan import gateway_url  # noqa: PLC0415  # keeps `--help` quick
     from forebay.state import running_url  # noqa: PLC0415  # keeps `--help` quick
 

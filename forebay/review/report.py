@@ -18,10 +18,11 @@ POINTS = 60
 def markdown(document: Document, pictures: Mapping[str, str]) -> str:
     """One page. `pictures`: file names by title."""
     window = document["window"]
+    load = f"{_number(window['requests'])} requests, {_number(window['rate_rps'])}/s"
     lines = [
         "# Forebay review",
         "",
-        f"{window['start']} to {window['end']}: {_number(window['requests'])} requests",
+        f"{window['start']} to {window['end']}: {load}",
         "",
         "Nothing to act on." if document["healthy"] else "To act on:",
         "",

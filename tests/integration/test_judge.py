@@ -10,7 +10,7 @@ import pytest
 import gateway.judge as module
 import gateway.services
 from bench.engine import Script, ScriptedEngine
-from cache.verdict import Side, Verdict
+from cache.verdict import Feature, Side, Verdict
 from forebay.opinions import judge_at
 from tests.integration.stack import SMALL, RawClient, Stack, chat, tiers, until
 from tests.integration.stack import gateway as serve
@@ -30,6 +30,9 @@ class Scripted:
             return Verdict(served=False, feature="numbers")
         score = float(asked.text.split("score=")[1].split()[0])
         return Verdict(score >= 0.27, "frame", score, unsure=abs(score - 0.27) <= 0.15)
+
+    def features(self, asked: Side, stored: Side) -> list[Feature]:
+        return []
 
 
 @pytest.fixture(autouse=True)

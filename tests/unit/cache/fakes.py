@@ -8,7 +8,7 @@ import numpy as np
 
 from cache.controls import Controls
 from cache.question import Question, namespace, question
-from cache.verdict import Side, Verdict
+from cache.verdict import Feature, Side, Verdict
 from core.config.records import Cache
 from core.embedder import Embedding, Vector
 from core.request import InferenceRequest
@@ -40,6 +40,9 @@ class Agreeing:
     def verify(self, asked: Side, stored: Side) -> Verdict:
         self.asked += 1
         return Verdict(self.served, "agreeing", 1.0 if self.served else 0.0)
+
+    def features(self, asked: Side, stored: Side) -> list[Feature]:
+        return []
 
 
 def direction(name: str, dim: int = DIM) -> Vector:

@@ -1,0 +1,1 @@
+"""Files of others that tests use."""
