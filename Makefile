@@ -63,7 +63,17 @@ bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 	  "FOREBAY_DATA names no folder of reference data"; fi
 	$(BIN)/python -m bench.router_latency
 
+# Checkov brings a hundred packages of its own, so it has an environment of its own. What is skipped, and why, is in its file.
+lint-chart: $(VENV)/dev.stamp  ## the chart's manifests through checkov (minutes the first time)
+	@[ -x .tools/checkov/bin/checkov ] || { $(BIN)/python -m venv .tools/checkov && \
+	  .tools/checkov/bin/pip install -q --disable-pip-version-check checkov==3.3.30; }
+	@$(BIN)/python -m tests.helm.tools >/dev/null
+	@for values in helm/forebay/values.yaml helm/forebay/values/*.yaml; do \
+	  .tools/helm-4.3.1 template forebay helm/forebay --namespace llm -f $$values >.tools/rendered.yaml && \
+	  .tools/checkov/bin/checkov -f .tools/rendered.yaml --framework kubernetes --compact --quiet --skip-download \
+	    --config-file helm/checkov.yaml && echo "checkov: $$values is clean" || exit 1; done
+
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis chromium test-fast test bench lock
+.PHONY: help install up down lint redis chromium test-fast test bench lint-chart lock

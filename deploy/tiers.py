@@ -13,7 +13,8 @@ from core.config import Tier
 from core.config.records import Replicas
 from deploy.device import Device, cpu_engine, cpu_environment
 from deploy.groups import Group, groups
-from deploy.handover import as_ray_does, handing_over, settings
+from deploy.handover import handing_over, settings
+from deploy.pinning import bundle
 from deploy.weights import PACKAGED
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def llm_arguments(tier: Tier, group: Group, device: Device, source: str | None =
         "log_engine_metrics": True,
     }
     if device == "gpu":
-        arguments["placement_group_config"] = placement(group)
+        arguments["placement_group_config"] = placement(tier, group)
     if tier.disaggregation is not None:
         arguments["experimental_configs"] = {"NIXL_SIDE_CHANNEL_PORT_BASE": _PORTS[group.role]}
         # Without shared GPU memory, between processes of one machine or over TCP.
@@ -77,7 +78,8 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     from ray import serve  # noqa: PLC0415
     from ray.serve.llm import build_llm_deployment  # noqa: PLC0415
 
-    from deploy.server import DecodeServer, EngineServer, PrefillServer  # noqa: PLC0415
+    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
+    from deploy.server import EngineServer  # noqa: PLC0415
 
     front, *rest = reversed(groups(tier))
     config = llm_config(tier, device, source, front)
@@ -85,28 +87,15 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     if not rest:
         return build_llm_deployment(config, name_prefix="engine:", deployment_cls=serve.ingress()(EngineServer))
     (prefill,) = rest
-    apart = tier.disaggregation
-    if apart is None or as_ray_does(apart):
-        servers: tuple[type, type] = (PrefillServer, DecodeServer)
-        bound: dict[str, Any] = {}
-    else:
-        servers, bound = _handing_over(), {"settings": asdict(settings(tier, config.engine_kwargs))}
     before = build_llm_deployment(
-        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=servers[0]
+        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=PrefillServer
     )
     return build_llm_deployment(
         config,
         name_prefix="decode:",
-        bind_kwargs={"prefill_server": before, **bound},
-        deployment_cls=serve.ingress()(servers[1]),
+        bind_kwargs={"prefill_server": before, "settings": asdict(settings(tier, config.engine_kwargs))},
+        deployment_cls=serve.ingress()(DecodeServer),
     )
-
-
-def _handing_over() -> tuple[type, type]:
-    # Heavy, as above.
-    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
-
-    return PrefillServer, DecodeServer
 
 
 def engine_arguments(tier: Tier, device: Device, group: Group | None = None) -> dict[str, Any]:
@@ -130,10 +119,10 @@ def _handoff(tier: Tier, device: Device) -> dict[str, Any]:
     return handing_over(tier.disaggregation, device)
 
 
-def placement(group: Group) -> dict[str, Any]:
+def placement(tier: Tier, group: Group) -> dict[str, Any]:
     """Ray's placement group of one engine: a bundle per GPU, on one node where the engine fits there."""
     together = group.engine.get("pipeline_parallel_size", 1) == 1 and group.gpus <= _NODE_GPUS
-    return {"bundles": [{"GPU": 1}] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
+    return {"bundles": [bundle(tier, group)] * group.gpus, "strategy": "STRICT_PACK" if together else "PACK"}
 
 
 def affinity(group: Group, engine: dict[str, Any]) -> dict[str, Any]:

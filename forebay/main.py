@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from core.errors import ConfigError, ForebayError
-from forebay.commands import cache, check, deploy, down, explain, plan, router, serve, simulate, top, up
+from forebay.commands import bench, cache, check, deploy, down, explain, plan, review, router, serve, simulate, top, up
 
-COMMANDS = (up, down, serve, check, explain, top, deploy, cache, plan, router, simulate)
+COMMANDS = (up, down, serve, check, explain, top, deploy, cache, plan, router, simulate, bench, review)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

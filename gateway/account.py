@@ -16,7 +16,8 @@ NOBODY = "-"
 class Account:
     """One request. Times are monotonic seconds, durations seconds.
 
-    `tenant`: who pays; `-` before that is known. `tier` and `cache` are the values of the response headers.
+    `tenant`: who pays; `-` before that is known. `fingerprint`: of its question, where the cache sees it. `tier` and
+    `cache` are the values of the response headers.
     `confidence`: mean log-probability of the small tier's first tokens, where the cascade listened. `semantic`: how the
     lookup by meaning ended. `truncated`: of a long ask only head and tail were looked at. `left_at`: when the client
     left, where its call went on for others. `upstream_s`: time spent waiting for the tier; `held_s`: for a tier whose
@@ -38,6 +39,7 @@ class Account:
     need: Need | None = None
     taken: Taken | None = None
     model: str | None = None
+    fingerprint: str | None = None
     stream: bool = False
     event_stream: bool = False
     tier: str = "none"

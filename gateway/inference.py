@@ -53,6 +53,7 @@ class Inference:
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
         account.need = need_of(len(raw), asked.request.body)
+        account.fingerprint = None if asked.question is None else asked.question.fingerprint
         if account.trace is not None:
             account.trace.asks(OPERATIONS[kind], asked.request.body)
         if self._shows_words:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import orjson
 from pydantic import JsonValue
 
+from cache.question import entry_id
 from core.clock import Clock
 from gateway.account import NOBODY, Account
 
@@ -24,7 +25,7 @@ MAX_SAID = 1000
 TOKENS = b'"input_tokens":%d,"output_tokens":%d,"cached_tokens":%d'
 NO_TOKENS = b'"input_tokens":null,"output_tokens":null,"cached_tokens":null'
 LINE = (
-    b'{"ts":"%b","event":"request","request_id":"%b",%b,"similarity":%b,"complexity":%b,"confidence":%b,'
+    b'{"ts":"%b","event":"request","request_id":"%b","fingerprint":%b,%b,"similarity":%b,"complexity":%b,"confidence":%b,'
     b'"queue_ms":%.3f,"upstream_ms":%.3f,"overhead_ms":%.3f,"ttft_ms":%b,"duration_ms":%.3f,%b}\n'
 )
 
@@ -66,6 +67,7 @@ class Journal:
             % (
                 self._now(),
                 account.request_id.encode("ascii", "replace"),
+                b"null" if account.fingerprint is None else b'"%b"' % entry_id(account.fingerprint).encode(),
                 said,
                 _decimals(account.similarity),
                 _decimals(account.complexity),

@@ -28,6 +28,7 @@ _OVERHEAD = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0
 _WAIT = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _UNIT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.825, 0.85, 0.875, 0.9, 0.925, 0.95, 0.975, 1.0)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_PROMPT = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _EMBED = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 
@@ -113,8 +114,23 @@ TABLE = (
     Spec("forebay_queue_wait_seconds", "histogram", "Time in the tier's queue", ("tier", "priority"), _WAIT),
     Spec("forebay_queue_depth", "gauge", "Requests in the tier's queue", ("tier",)),
     Spec("forebay_inflight", "gauge", "Requests inside the tier", ("tier",)),
+    Spec("forebay_queue_limit", "gauge", "Requests that the tier's queue holds when full", ("tier",)),
+    Spec("forebay_inflight_limit", "gauge", "Requests inside the tier when full", ("tier",)),
+    Spec("forebay_replicas_up", "gauge", "Servers of the tier that answer", ("tier",), over_workers="max"),
+    Spec(
+        "forebay_token_price",
+        "gauge",
+        "Configured price per million tokens",
+        ("tier", "kind"),
+        over_workers="max",
+    ),
+    Spec("forebay_cache_threshold", "gauge", "Configured least similarity of a semantic hit", over_workers="max"),
+    Spec("forebay_router_threshold", "gauge", "Configured complexity for the frontier tier", over_workers="max"),
     Spec("forebay_shed_total", "counter", "Requests refused before the tier", ("tier", "reason")),
     Spec("forebay_tokens_total", "counter", "Tokens as the engine counts them", ("tier", "kind")),
+    Spec(
+        "forebay_prompt_tokens", "histogram", "Prompt tokens per request as the engine counts them", ("tier",), _PROMPT
+    ),
     Spec("forebay_tenant_requests_total", "counter", "Requests by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_tokens_total", "counter", "Tokens by tenant", ("tenant",), bounded="tenant"),
     Spec("forebay_tenant_shed_total", "counter", "Refused requests by tenant", ("tenant",), bounded="tenant"),
@@ -279,10 +295,9 @@ class Metrics:
         self.feedback = counter("feedback_total")
         self.cascade_held = histogram("cascade_held_seconds")
         self.queue_wait = histogram("queue_wait_seconds")
-        self.queue_depth = gauge("queue_depth")
-        self.inflight = gauge("inflight")
         self.shed = counter("shed_total")
         self.tokens = counter("tokens_total")
+        self.prompt_tokens = histogram("prompt_tokens")
         self.tenant_requests = counter("tenant_requests_total")
         self.tenant_tokens = counter("tenant_tokens_total")
         self.tenant_shed = counter("tenant_shed_total")
@@ -291,9 +306,21 @@ class Metrics:
         self.retries = counter("retries_total")
         self.breaker_state = gauge("breaker_state")
         self.dependency_breaker = gauge("dependency_breaker_state")
+        self._levels(gauge)
 
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def _levels(self, gauge: Callable[[str], Family[Level]]) -> None:
+        """Levels of the tiers, and settings that numbers are judged by."""
+        self.queue_depth = gauge("queue_depth")
+        self.inflight = gauge("inflight")
+        self.queue_limit = gauge("queue_limit")
+        self.inflight_limit = gauge("inflight_limit")
+        self.replicas_up = gauge("replicas_up")
+        self.token_price = gauge("token_price")
+        self.cache_threshold = gauge("cache_threshold")
+        self.router_threshold = gauge("router_threshold")
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client writes out."""

@@ -26,6 +26,7 @@ from gateway.console.viewers import Sessions, secret_of
 from gateway.console.watch import Watch
 from gateway.embedding import EmbedderSlot, EncoderFactory, GlanceFactory, configured_encoder
 from gateway.flight import Flights
+from gateway.gauges import watch, watch_breaker
 from gateway.journal import Journal, Write
 from gateway.judge import Judge
 from gateway.late import LateVectors
@@ -43,10 +44,9 @@ from gateway.siblings import Alone, Siblings
 from gateway.targets import Targets
 from gateway.tier import TierGate, scales_from_zero
 from gateway.tracing.tracer import Tracer
-from gateway.upstream.breaker import LEVELS
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.names import Names, Resolver, SystemResolver
-from gateway.upstream.replicas import Replica, Replicas
+from gateway.upstream.replicas import Replicas
 from router.classifier import Classifier
 from router.conversations import Conversations
 
@@ -174,11 +174,10 @@ async def opened(
         names = await _names(stack, tiers, resolver, metrics)
         breakers = {"embedder": slot.breaker} | ({} if link is None else {"cache_store": link.breaker})
         limiter = await _limiter(stack, config, clock, metrics, breakers)
-        _watch(metrics, tiers, breakers)
         await stack.enter_async_context(Probes(tiers.values()))
         pooling = MetricsPool(metrics, siblings or Alone(), shared_cache=link is not None)
         learning = await stack.enter_async_context(Learning(config, classifier, tiers, metrics, clock))
-        yield Services(
+        services = Services(
             config=config,
             clock=clock,
             keyring=keyring,
@@ -201,6 +200,8 @@ async def opened(
             pool=await stack.enter_async_context(pooling),
             tracer=None if telemetry is None else await stack.enter_async_context(Tracer(telemetry, clock)),
         )
+        watch(services)
+        yield services
 
 
 def _watching(config: Config, clock: Clock) -> Watch | None:
@@ -319,7 +320,7 @@ def _gate(name: TierName, tier: Tier, upstream: UpstreamClient, clock: Clock, me
     replicas = Replicas(
         name, upstream, clock, partial(_count_error, metrics, name), partial(_count_retry, metrics, name)
     )
-    replicas.listeners.append(partial(_watch_breaker, metrics, name))
+    replicas.listeners.append(partial(watch_breaker, metrics, name))
     admission = Admission(name, tier.queue, clock, lambda: replicas.usable, patient=scales_from_zero(tier))
     return TierGate(name, tier, admission, replicas, authorization)
 
@@ -344,35 +345,3 @@ def _count_unchecked(metrics: Metrics, reason: str) -> None:
 
 def _count_retry(metrics: Metrics, tier: TierName) -> None:
     metrics.retries(tier).inc()
-
-
-def _watch(metrics: Metrics, tiers: Mapping[TierName, TierGate], breakers: Mapping[str, Breaker]) -> None:
-    """These gauges are read where the numbers are, when they are scraped."""
-    for dependency, breaker in breakers.items():
-        metrics.dependency_breaker(dependency).read = partial(_level, breaker)
-    for name, gate in tiers.items():
-        metrics.queue_depth(name).read = partial(_waiting, gate)
-        metrics.inflight(name).read = partial(_inflight, gate)
-
-
-def _watch_breaker(metrics: Metrics, tier: TierName, replica: Replica, joins: bool) -> None:
-    if joins:
-        metrics.breaker_state(tier, replica.url).read = partial(_breaker, replica)
-    else:
-        metrics.breaker_state.drop(tier, replica.url)
-
-
-def _breaker(replica: Replica) -> float:
-    return LEVELS[replica.breaker.state]
-
-
-def _waiting(gate: TierGate) -> float:
-    return gate.admission.waiting
-
-
-def _inflight(gate: TierGate) -> float:
-    return gate.admission.inflight
-
-
-def _level(breaker: Breaker) -> float:
-    return breaker.level

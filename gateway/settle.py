@@ -23,7 +23,7 @@ class Settlement:
         self._metrics, self._journal, self._clock, self.watch = metrics, journal, clock, watch
         # The labels of most requests are those of others: their children of the table, found with one look.
         self._tallies: dict[tuple[str, str, str, int, str], Tally] = {}
-        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count]] = {}
+        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count, Spread]] = {}
 
     def settle(self, account: Account) -> None:
         """Count the request and write its line."""
@@ -70,12 +70,13 @@ class Settlement:
             if len(self._counts) >= MAX_TALLIES:
                 self._counts.clear()
             of_tier = (metrics.tokens(tier, "input"), metrics.tokens(tier, "output"), metrics.tokens(tier, "cached"))
-            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant))
-        read, written, cached, all_of_tenant = counts
+            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant), metrics.prompt_tokens(tier))
+        read, written, cached, all_of_tenant, prompts = counts
         read.value += usage.input
         written.value += usage.output
         cached.value += usage.cached
         all_of_tenant.value += usage.input + usage.output
+        prompts.observe(usage.input)
         if account.stream and usage.output > 1 and account.first_at is not None and account.last_at is not None:
             metrics.per_token(tier).observe((account.last_at - account.first_at) / (usage.output - 1))
 

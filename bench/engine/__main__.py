@@ -5,6 +5,8 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import orjson
 import uvloop
@@ -21,7 +23,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--api-key", help="key that /v1 routes require")
     parser.add_argument("--max-running", type=int, help="requests that run at one time; the rest wait")
     parser.add_argument("--script", default="{}", help="default script as JSON; fields as in bench/engine/script.py")
+    parser.add_argument("--acceptance", type=float, help="share of drafted tokens that are accepted; none are drafted")
     parser.add_argument("--keep", type=int, default=1000, help="requests that are remembered")
+    parser.add_argument("--log", type=Path, help="file for a line per request: when it came, first and last token")
     return parser.parse_args()
 
 
@@ -29,18 +33,22 @@ async def _serve(given: argparse.Namespace, script: Script) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    engine = ScriptedEngine(
-        *(given.model or ()),
-        api_key=given.api_key,
-        max_running=given.max_running,
-        defaults=script,
-        port=given.port,
-        keep=given.keep,
-    )
-    async with engine:
-        line = orjson.dumps({"url": engine.url, "pid": os.getpid(), "models": list(engine.models)})
-        print(line.decode(), flush=True)
-        await stop.wait()
+    with ExitStack() as stack:
+        log = stack.enter_context(given.log.open("wb", buffering=0)) if given.log is not None else None
+        engine = ScriptedEngine(
+            *(given.model or ()),
+            api_key=given.api_key,
+            max_running=given.max_running,
+            defaults=script,
+            port=given.port,
+            keep=given.keep,
+            acceptance=given.acceptance,
+        )
+        engine.log = log
+        async with engine:
+            line = orjson.dumps({"url": engine.url, "pid": os.getpid(), "models": list(engine.models)})
+            print(line.decode(), flush=True)
+            await stop.wait()
 
 
 def main() -> int:

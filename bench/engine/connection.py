@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,13 +21,17 @@ class CutOff(Exception):
 
 @dataclass
 class Incoming:
-    """A request as it came: header names in lower case, the last of equal names kept, the body complete."""
+    """A request as it came: header names in lower case, the last of equal names kept, the body complete.
+
+    `began`: when its first byte was read, monotonic seconds.
+    """
 
     method: str = ""
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     keep_alive: bool = True
+    began: float = 0.0
 
     @property
     def path(self) -> str:
@@ -168,7 +173,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._incoming, self._parts = Incoming(), []
+        self._incoming, self._parts = Incoming(began=time.monotonic()), []
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request target."""

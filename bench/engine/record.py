@@ -17,7 +17,8 @@ class Seen:
     """One request to a /v1 route.
 
     `state`: waiting for a slot, running, answered, broken off by the script, or left by the client. `tokens`: how many
-    were generated. `arrived` and `ended` are the event loop's time in seconds.
+    were generated. `arrived` and `ended` are the event loop's time in seconds; `first` and `last` monotonic seconds
+    just before the first and the last event with a token or the finish reason was written.
     """
 
     number: int
@@ -27,6 +28,9 @@ class Seen:
     status: int | None = None
     tokens: int = 0
     ended: float | None = None
+    prompt_tokens: int = 0
+    first: float | None = None
+    last: float | None = None
 
     @property
     def method(self) -> str:
@@ -71,4 +75,17 @@ class Seen:
             "tokens": self.tokens,
             "arrived": self.arrived,
             "ended": self.ended,
+        }
+
+    def times(self) -> dict[str, JsonValue]:
+        """What a load generator must find: when the request came (monotonic seconds), its first and last token."""
+        return {
+            "number": self.number,
+            "status": self.status,
+            "state": self.state,
+            "arrived": self.incoming.began,
+            "first": self.first,
+            "last": self.last,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
         }

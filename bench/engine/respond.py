@@ -1,6 +1,9 @@
 """One inference request of the scripted engine, from the script to the last byte."""
 
 import asyncio
+import math
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,6 +26,8 @@ PREFIXES = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
 class Responder:
     """Answers one request as its script says, recording progress in `seen` and `counts`; `tell` reports a change.
 
+    `running`: how many requests run at this moment: the tokens of a step.
+
     `respond` raises CutOff where the script breaks off.
     """
 
@@ -32,6 +37,13 @@ class Responder:
     out: Body
     counts: Counts
     tell: Callable[[], None]
+    running: Callable[[], int]
+    _first: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Drawn by the request's number: the same requests take the same times in every run. Not a secret.
+        factor = math.exp(self.script.spread * random.Random(self.seen.number).gauss()) if self.script.spread else 1.0
+        self._ttft, self._itl = self.script.ttft * factor, self.script.itl * factor
 
     async def respond(self) -> None:
         """Sends the whole reply."""
@@ -60,22 +72,34 @@ class Responder:
     async def _generate(self, path: str) -> None:
         name = PREFIXES[path] + (self.seen.headers.get("x-request-id") or f"{self.seen.number:032x}")
         said = answer("chat" if path.startswith("/v1/chat") else "completion", self.body, self.script, name)
-        self.counts.prompt_tokens += said.prompt_tokens
-        if self.body.get("stream") is True:
-            await self._stream(said)
-        else:
-            await asyncio.sleep(self.script.ttft + self.script.itl * max(0, said.completion_tokens - 1))
-            self._generated(said.completion_tokens)
-            await self.out.start(self.script.status, JSON, "length")
-            await self.out.write(whole(said))
-            await self.out.end()
-        self.counts.finished.update(choice.finish_reason for choice in said.choices)
+        counts, held = self.counts, said.prompt_tokens + said.completion_tokens
+        counts.read(orjson.dumps(self.body.get("messages", self.body.get("prompt"))), said.prompt_tokens)
+        began = self._now()
+        counts.held_tokens += held
+        self.seen.prompt_tokens = said.prompt_tokens
+        try:
+            if self.body.get("stream") is True:
+                await self._stream(said)
+            else:
+                await asyncio.sleep(self._ttft)
+                self._first = self._now()
+                await asyncio.sleep(self._itl * max(0, said.completion_tokens - 1))
+                self._generated(said.completion_tokens)
+                await self.out.start(self.script.status, JSON, "length")
+                await self.out.write(whole(said))
+                await self.out.end()
+        finally:
+            counts.held_tokens -= held
+        arrived = self.seen.arrived
+        counts.timed(began - arrived, self._first - arrived, self._now() - arrived, said.completion_tokens)
+        counts.finished.update(choice.finish_reason for choice in said.choices)
 
     async def _stream(self, said: Answer) -> None:
         script, out = self.script, self.out
         # vLLM sends the head before the first token is there.
         await out.start(script.status, SSE, "chunked")
-        await asyncio.sleep(script.ttft)
+        await asyncio.sleep(self._ttft)
+        self._first = self._now()
         for event, tokens in events(said):
             if script.cut_after_tokens is not None and tokens and self.seen.tokens >= script.cut_after_tokens:
                 await out.cut()
@@ -84,8 +108,11 @@ class Responder:
                 break
             if script.end == "no_finish" and b'"finish_reason":null' not in event:
                 continue
-            if script.itl and tokens and self.seen.tokens:
-                await asyncio.sleep(script.itl)
+            if self._itl and tokens and self.seen.tokens:
+                await asyncio.sleep(self._itl)
+            if tokens or self.seen.tokens:
+                self.seen.last = time.monotonic()
+                self.seen.first = self.seen.first or self.seen.last
             self._generated(tokens)
             await out.write(event)
         else:
@@ -103,4 +130,9 @@ class Responder:
     def _generated(self, tokens: int) -> None:
         self.seen.tokens += tokens
         self.counts.generation_tokens += tokens
+        if tokens:
+            self.counts.observe("iteration_tokens_total", self.running())
         self.tell()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -46,6 +46,8 @@ class Script(_Record):
     """From the request to the first token; without streaming, part of the time to the answer."""
     itl: float = Field(0.0, ge=0)
     """Between two tokens; without streaming, part of the time to the answer."""
+    spread: float = Field(0.0, ge=0, le=3)
+    """Both times are multiplied by a log-normal factor of median 1 and this sigma, drawn once per request."""
 
     status: int = Field(200, ge=200, le=599)
     """HTTP status; 400 and above answer with `error`."""

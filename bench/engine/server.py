@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -38,11 +38,13 @@ class ScriptedEngine:
     """An async context manager that listens on a free port of `host`, a loopback address.
 
     `models` are the names it serves; `api_key` is required of /v1 routes where given; `max_running` requests run at one
-    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words.
+    time and the rest wait, first come first served; `max_model_len` bounds prompt and answer together, in words;
+    `acceptance` is the share of drafted tokens that its metrics say it accepts, None where it drafts none.
 
     `defaults` is the script of a request that brings none, `next` holds scripts that are used up first, one per
     request, and `health` is the status of /health; all may be changed while it runs. `requests` records the last `keep`
-    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key.
+    requests to /v1 routes; `probes` those to /health and /v1/models, and those without the key. `log` gets a line of
+    JSON per request when it has ended: `Seen.times`.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ScriptedEngine:
         port: int = 0,
         host: str = "127.0.0.1",
         keep: int = 10_000,
+        acceptance: float | None = None,
     ) -> None:
         self.models: Sequence[str] = models or ("scripted",)
         self.api_key, self.max_model_len = api_key, max_model_len
@@ -65,8 +68,10 @@ class ScriptedEngine:
         self.requests: deque[Seen] = deque(maxlen=keep)
         self.probes: deque[Incoming] = deque(maxlen=keep)
         self.slots = Slots(max_running, self._tell)
-        self.counts = Counts()
+        self.counts = Counts(acceptance)
         self.port, self.host = port, host
+        # A line for each request that has ended is written here.
+        self.log: IO[bytes] | None = None
         self._number = 0
         self._peers: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -221,6 +226,8 @@ class ScriptedEngine:
             seen.ended = asyncio.get_running_loop().time()
             if seen.status is not None:
                 self.counts.received[seen.path, seen.method, seen.status] += 1
+            if self.log is not None:
+                self.log.write(orjson.dumps(seen.times()) + b"\n")
             self._tell()
 
     async def _inference(self, seen: Seen, reply: Reply) -> None:
@@ -239,7 +246,7 @@ class ScriptedEngine:
             seen.state = "running"
             self._tell()
             out = Body(script, reply, lambda: self._cutting(seen))
-            await Responder(seen, script, body, out, self.counts, self._tell).respond()
+            await Responder(seen, script, body, out, self.counts, self._tell, lambda: self.running).respond()
 
     def _cutting(self, seen: Seen) -> None:
         seen.state = "cut"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from capacity.simulate.intervals import Estimate, mean_of, percentile_of, percentiles_of
+from capacity.intervals import Estimate, mean_of, percentile_of, percentiles_of
+from capacity.lengths import length_classes
 from capacity.simulate.world import DONE, REJECTED, TIMED_OUT, TOO_LONG, Records
 
 Values = NDArray[np.float64]
@@ -20,8 +21,6 @@ _BETWEEN = {
     "wait": ("arrived", "started"),
 }
 OUTCOMES = {DONE: "done", REJECTED: "rejected", TIMED_OUT: "timed_out", TOO_LONG: "too_long"}
-# Classes by length where the workload names none: a prompt or answer of at least this many tokens is long.
-LONG_PROMPT, LONG_OUTPUT = 512, 128
 
 
 @dataclass(frozen=True)
@@ -154,13 +153,7 @@ class Result:
         if self.names:
             parts = [(name, self.group == index) for index, name in enumerate(self.names)]
         else:
-            prompts, outputs = self.records["prompt"] >= LONG_PROMPT, self.records["output"] >= LONG_OUTPUT
-            words = {False: "short", True: "long"}
-            parts = [
-                (f"{words[p]} prompt, {words[o]} output", (prompts == p) & (outputs == o))
-                for p in (False, True)
-                for o in (False, True)
-            ]
+            parts = length_classes(self.records["prompt"], self.records["output"])
         yield from ((name, rows) for name, rows in parts if rows.any())
 
     def document(self, slo: Slo) -> dict[str, object]:

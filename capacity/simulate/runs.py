@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capacity.intervals import Estimate
 from capacity.scheduler import BATCHES, Scheduler
 from capacity.simulate.batches import hall_of, serve
 from capacity.simulate.engine import drive
-from capacity.simulate.intervals import Estimate
 from capacity.simulate.result import Result, Totals
 from capacity.simulate.world import DONE, Records, World, world_of
 from capacity.step_model import StepModel

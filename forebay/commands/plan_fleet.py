@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
@@ -113,6 +113,29 @@ def run(options: argparse.Namespace) -> int:
     for warning in document["warnings"]:
         print(f"forebay: {warning}", file=sys.stderr)
     return 0 if document["meets_slo"] else 1
+
+
+def planned(words: Sequence[str]) -> dict[str, Any]:
+    """The plan for these options of the command, as a document. Raises ConfigError where they are none."""
+    from capacity.fleet.plan import plan_fleet  # noqa: PLC0415  # as above
+
+    parser = _Parser()
+    add(parser.add_subparsers(parser_class=_Parser))
+    try:
+        options = parser.parse_args(["fleet", *words])
+        ask, cheaper = _ask(options)
+    except ValueError as error:
+        raise ConfigError([Problem("--plan", str(error))]) from None
+    document, _ = plan_fleet(ask, cheaper, _note)
+    _note("")
+    return document
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the options to whoever gave them, and does not exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
 
 
 def _ask(options: argparse.Namespace) -> "tuple[FleetAsk, dict[str, dict[str, EngineOption]]]":

@@ -45,15 +45,23 @@ class EnginePeer:
 
 
 class Group:
-    """The prefill replicas, the first that is not avoided; `never` waits instead, as Serve does for a replacement."""
+    """The prefill replicas, the first that is not avoided, after `wait` seconds; `never` waits until they are `back`,
+    as Serve does for a replacement."""
 
     def __init__(self, engines: Sequence[HandoffEngine]) -> None:
-        self.engines, self.never = list(engines), False
+        self.engines, self.never, self.wait = list(engines), False, 0.0
+        self.asked, self._back = asyncio.Event(), asyncio.Event()
+
+    def back(self) -> None:
+        self.never = False
+        self._back.set()
 
     @asynccontextmanager
     async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[EnginePeer | None]:
         if self.never:
-            await asyncio.get_running_loop().create_future()
+            self.asked.set()
+            await self._back.wait()
+        await asyncio.sleep(self.wait)
         yield next((EnginePeer(e) for e in self.engines if e.engine_id not in avoid), None)
 
 

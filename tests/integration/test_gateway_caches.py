@@ -202,3 +202,15 @@ async def test_without_a_gateway_explain_decides_with_an_empty_cache() -> None:
 async def test_a_request_without_cache_is_explained_as_one(stack: Stack) -> None:
     answer = (await stack.client.post("/v1/explain", json=chat("x"), headers={"x-forebay-cache": "off"})).json()
     assert (answer["cache"]["exact"], answer["cache"]["semantic"]["verdict"]) == ("bypass", "bypass")
+
+
+async def test_the_log_names_a_question_by_the_id_under_which_its_answer_is_kept(stack: Stack) -> None:
+    for request_id, text in (("first", "what is a weir"), ("again", "what is a weir"), ("other", "what is a sluice")):
+        answer = await stack.client.post(CHAT, json=chat(text), headers={"x-request-id": request_id})
+        if request_id == "again":
+            kept = answer.headers["x-forebay-cache-id"]
+    first, again, other = [(await stack.line(name))["fingerprint"] for name in ("first", "again", "other")]
+    assert first == again == kept != other
+    unseen = await stack.client.post(CHAT, json=chat("what"), headers={"x-forebay-cache": "off", "x-request-id": "off"})
+    assert unseen.headers["x-forebay-cache"] == "bypass"
+    assert (await stack.line("off"))["fingerprint"] is None

@@ -204,3 +204,14 @@ async def test_a_stop_waits_no_longer_than_the_drain_limit(engine: ScriptedEngin
         await engine.until(lambda: engine.requests[-1].state == "aborted")
         await client.leave()
         await stack.idle()
+
+
+async def test_settings_that_numbers_are_judged_by_are_among_the_metrics(engine: ScriptedEngine) -> None:
+    settings = {"queue": {"max_inflight": 7, "max_waiting": 3}, "price": {"input": 0.5, "output": 2}}
+    async with gateway({**tiers(engine, **settings), "router": {"threshold": 0.25}}, semantic=True) as stack:
+        assert await stack.metric("forebay_inflight_limit", tier="small") == 7
+        assert await stack.metric("forebay_queue_limit", tier="small") == 3
+        assert await stack.metric("forebay_replicas_up", tier="small") == 1
+        assert await stack.metric("forebay_token_price", tier="small", kind="output") == 2
+        assert await stack.metric("forebay_router_threshold") == 0.25
+        assert await stack.metric("forebay_cache_threshold") == 0.9

@@ -16,7 +16,7 @@ from core.config import schema
 from gateway.metrics import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("core", "cache", "router", "capacity", "gateway", "deploy", "bench", "forebay")
+PACKAGES = ("core", "cache", "router", "capacity", "gateway", "deploy", "helm", "bench", "forebay")
 MAX_FILE, MAX_FUNCTION = 400, 60
 
 # Path, or path::function, that may be longer; each with its reason.

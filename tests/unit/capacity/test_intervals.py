@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from capacity.arrivals import Poisson
+from capacity.intervals import mean_of, percentile_of
 from capacity.scheduler import Scheduler
 from capacity.simulate import run, run_until
-from capacity.simulate.intervals import mean_of, percentile_of
 from capacity.step_model import StepModel
 from capacity.workload import Group, Spread, Synthetic
 

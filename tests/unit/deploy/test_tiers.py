@@ -10,6 +10,7 @@ from core.config.records import Group as GroupSettings
 from core.errors import ConfigError
 from deploy.app import build
 from deploy.groups import groups
+from deploy.pinning import VARIABLE, bundle
 from deploy.tiers import deployment, engine_arguments, environment, llm_arguments, on_disk
 
 
@@ -67,6 +68,13 @@ def test_an_engine_has_a_bundle_per_gpu_on_one_node_where_it_fits(
     tier = Tier(model="m", engine=engine)
     placed = llm_arguments(tier, groups(tier)[0], "gpu")["placement_group_config"]
     assert placed == {"bundles": [{"GPU": 1}] * gpus, "strategy": strategy}
+
+
+def test_on_a_cluster_with_a_group_of_machines_for_each_group_bundles_ask_for_theirs() -> None:
+    tier = Tier(model="Qwen/Qwen3-4B", engine={"tensor_parallel_size": 2})
+    (group,) = groups(tier)
+    assert bundle(tier, group, {VARIABLE: "1"}) == {"GPU": 1, "forebay-engine-Qwen-Qwen3-4B": 1}
+    assert bundle(tier, group, {}) == bundle(tier, group, {VARIABLE: "0"}) == {"GPU": 1}
 
 
 def test_several_replicas_keep_a_session_on_one_of_them_until_it_is_full() -> None:

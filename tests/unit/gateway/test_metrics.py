@@ -50,6 +50,7 @@ def test_a_request_is_counted_with_its_waits_taken_out() -> None:
     account.identity = Identity("key", "tenant", admin=False, cache=True, priority="normal")
     account.tenant = "tenant"
     account.tier, account.cache, account.status, account.stream = "small", "miss", 200, True
+    account.fingerprint = "0123456789abcdef" * 4
     account.queue_s, account.upstream_s, account.client_s = 1.0, 5.0, 0.5
     account.first_at, account.last_at = clock.now + 2, clock.now + 6
     account.usage = Usage(10, 5, 4)
@@ -66,7 +67,9 @@ def test_a_request_is_counted_with_its_waits_taken_out() -> None:
     assert by_name["forebay_time_to_first_token_seconds_sum"][1] == pytest.approx(2)
     assert by_name["forebay_time_per_output_token_seconds_sum"][1] == pytest.approx(1)
     assert by_name["forebay_tenant_tokens_total"][1] == 15
+    assert by_name["forebay_prompt_tokens_sum"][1] == 10
     line = orjson.loads(lines)
     assert (line["tenant"], line["key"], line["status"], line["queue_ms"]) == ("tenant", "key", 200, 1000)
     assert (line["input_tokens"], line["output_tokens"], line["cached_tokens"]) == (10, 5, 4)
     assert line["ts"].endswith("Z")
+    assert line["fingerprint"] == "0123456789abcdef" * 2

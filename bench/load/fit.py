@@ -1,0 +1,201 @@
+"""What a step of an engine costs, profiled from outside: the step model that `forebay plan` and `simulate` read.
+
+Decode: so many requests at once, and the time between their tokens while all of them decode; at two lengths of context,
+so that what a token of context costs can be told from what a sequence costs. Prefill: one request at a time, one token,
+at several lengths of prompt, and several at once. What HTTP and the tokenizer add is in the times, as it is in users'.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bench.load.loop import Job, Loop
+from bench.load.prompts import Prompts, Scale, Synthetic
+from bench.load.records import Measured, measured
+from bench.load.target import Target
+from capacity.step_fit import DecodeStep, PrefillStep, StepFit, fit_steps
+from capacity.step_model import Setting
+from core.errors import ForebayError
+
+# Tokens between the last first token and the first last one that a decode profile must have to count.
+LEAST_GAPS = 4
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What to measure. `batches` decode together `steps` tokens each, after prompts of each of `contexts` tokens;
+    `prompts` are prefilled alone. Everything `rounds` times, in an order drawn anew each round.
+    """
+
+    batches: Sequence[int] = (1, 2, 4, 8)
+    contexts: Sequence[int] = (32, 512)
+    prompts: Sequence[int] = (16, 128, 512, 1024)
+    steps: int = 48
+    rounds: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The fit and the measurements behind it: medians of the rounds, with their interquartile spread in seconds."""
+
+    fit: StepFit
+    decodes: Sequence[DecodeStep]
+    prefills: Sequence[PrefillStep]
+    decode_spread: Sequence[float]
+    prefill_spread: Sequence[float]
+
+    @property
+    def compute_bound_batch(self) -> float | None:
+        """Where the sequences of a step cost as much as reading the weights: a larger batch gains less than it costs.
+
+        None where sequences cost nothing that could be seen.
+        """
+        cost = self.fit.model.decode
+        context = float(np.median([one.context_tokens / one.sequences for one in self.decodes]))
+        each = cost.seq_s + cost.ctx_token_s * context
+        return cost.fixed_s / each if each > 0 else None
+
+    def document(self) -> dict[str, object]:
+        """The step model's file, with the fit's statistics beside it."""
+        bound = self.compute_bound_batch
+        largest = self.fit.largest_batch
+        return {
+            **self.fit.model.document(),
+            "t_fixed_s": self.fit.model.decode.fixed_s,
+            "t_req_s": {
+                "decode": self.fit.model.decode.seq_s,
+                "prefill_token": self.fit.model.prefill.token_s,
+            },
+            "compute_bound_batch": bound,
+            "compute_bound_seen": None if bound is None else bound <= largest,
+            "largest_batch": largest,
+            "largest_prompt": self.fit.largest_prompt,
+            "convex": self.fit.convex,
+            "decode_steps": [
+                {
+                    "batch": one.sequences, "context_tokens": one.context_tokens, "seconds": one.seconds,
+                    "spread_s": spread, "fitted_over_measured": 1 + error,
+                }
+                for one, spread, error in zip(self.decodes, self.decode_spread, self.fit.decode_errors, strict=True)
+            ],
+            "prefills": [
+                {
+                    "prompts": one.prompts, "prompt_tokens": one.prompt_tokens, "seconds": one.seconds,
+                    "spread_s": spread, "fitted_over_measured": 1 + error,
+                }
+                for one, spread, error in zip(self.prefills, self.prefill_spread, self.fit.prefill_errors, strict=True)
+            ],
+        }  # fmt: skip
+
+
+class Profiler:
+    """Measures an endpoint, alone on it: whatever else runs there is in the times."""
+
+    def __init__(self, target: Target, model: str, scale: Scale, salt: int, timeout_s: float = 600.0) -> None:
+        self._target, self._model, self._scale = target, model, scale
+        self._salt, self._timeout = salt, timeout_s
+
+    def profile(
+        self, wanted: Profile, engine: Mapping[str, Setting], tell: Callable[[int], None] | None = None
+    ) -> Fitted:
+        """The fit. Raises ForebayError where answers fail, ConfigError where the measurements are too few."""
+        decode_cases = [(batch, context) for batch in wanted.batches for context in wanted.contexts]
+        decodes: dict[tuple[int, int], list[DecodeStep]] = {case: [] for case in decode_cases}
+        prefills: dict[int, list[PrefillStep]] = {length: [] for length in wanted.prompts}
+        rng = np.random.default_rng(wanted.seed)
+        # The first of everything compiles, allocates and connects; it does not count.
+        self._ask(1, max(wanted.prompts), 2)
+        self._ask(max(wanted.batches), min(wanted.contexts), 4)
+        done = 0
+        for _ in range(wanted.rounds):
+            cases: list[tuple[int, int] | int] = [*decode_cases, *wanted.prompts]
+            for place in rng.permutation(len(cases)):
+                case = cases[int(place)]
+                if isinstance(case, int):
+                    prefills[case].append(self._prefill(case))
+                else:
+                    decodes[case].append(self._decode(*case, wanted.steps))
+                done += 1
+                if tell is not None:
+                    tell(done)
+        middle = [_middle_decode(found) for found in decodes.values()]
+        firsts = [_middle_prefill(found) for found in prefills.values()]
+        return Fitted(
+            fit_steps(middle, firsts, engine),
+            middle,
+            firsts,
+            [_spread([one.seconds for one in found]) for found in decodes.values()],
+            [_spread([one.seconds for one in found]) for found in prefills.values()],
+        )
+
+    def _decode(self, batch: int, context: int, steps: int) -> DecodeStep:
+        run = self._ask(batch, context, steps)
+        found = run.requests
+        return decode_step(run, float(np.where(found["prompt"] > 0, found["prompt"], context).mean()))
+
+    def _prefill(self, length: int) -> PrefillStep:
+        run = self._ask(1, length, 1)
+        tokens = int(run.requests["prompt"][0])
+        first = np.where(np.isfinite(run.requests["first"]), run.requests["first"], run.requests["last"])
+        return PrefillStep(1, float(tokens if tokens > 0 else length), float((first - run.requests["sent"])[0]))
+
+    def _ask(self, count: int, prompt: int, output: int) -> Measured:
+        """So many equal requests at one moment."""
+        self._salt += 1
+        lengths = (np.full(count, prompt, dtype=np.int32), np.full(count, output, dtype=np.int32))
+        prompts = Prompts(self._model, Synthetic(*lengths, self._salt, self._scale), self._target.kind)
+        loop = Loop(Job(self._target, prompts, np.arange(count), np.zeros(count), timeout_s=self._timeout))
+        loop.open()
+        start = time.monotonic() + 0.02
+        loop.run(start)
+        found = measured(loop.seen, start, loop.area, 0.0)
+        errors = found.requests["error"][found.requests["error"] != ""]
+        if len(errors):
+            raise ForebayError(f"{len(errors)} of {count} answers failed: {errors[0]}")
+        return found
+
+
+def decode_step(run: Measured, prompt: float) -> DecodeStep:
+    """The step of a batch: the mean time between tokens while every one of its requests decodes.
+
+    `prompt`: mean tokens. Raises ForebayError where they hardly decode together: the server runs fewer at a time.
+    """
+    found = run.requests
+    begin, end = float(found["first"].max()), float(found["last"].min())
+    together, context = [], []
+    for place in range(len(found)):
+        gaps = run.gaps[run.offsets[place] : run.offsets[place + 1]].astype(float)
+        ends = found["first"][place] + np.cumsum(gaps)
+        inside = (ends - gaps >= begin - 1e-9) & (ends <= end + 1e-9)
+        together.append(gaps[inside])
+        context.append(prompt + 1 + np.flatnonzero(inside))
+    gaps = np.concatenate(together)
+    if len(gaps) < LEAST_GAPS * len(found):
+        raise ForebayError(
+            f"{len(found)} requests at once do not decode together: the server runs fewer at a time; give smaller "
+            "--batches, or larger --steps"
+        )
+    # The mean, not the median: a step that takes twice as long now and then is a part of what steps take.
+    return DecodeStep(len(found), float(np.concatenate(context).mean()) * len(found), _trimmed(gaps))
+
+
+def _trimmed(values: "np.typing.NDArray[np.float64]") -> float:
+    """The mean without the highest and lowest 2 %: what the machine did otherwise is not the engine's."""
+    ordered = np.sort(values)
+    cut = int(len(ordered) * 0.02)
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def _middle_decode(found: Sequence[DecodeStep]) -> DecodeStep:
+    return replace(found[0], seconds=float(np.median([one.seconds for one in found])))
+
+
+def _middle_prefill(found: Sequence[PrefillStep]) -> PrefillStep:
+    return replace(found[0], seconds=float(np.median([one.seconds for one in found])))
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    return float(np.percentile(seconds, 75) - np.percentile(seconds, 25))

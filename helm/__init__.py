@@ -1,0 +1,1 @@
+"""The chart in `helm/forebay`, and what its files are built from."""
