@@ -1,6 +1,6 @@
 """What an open console costs: the same load through `forebay serve`, in turns with pages closed and pages open.
 
-    python -m bench.console [--rounds 6] [--seconds 10] [--pages 3] [--json]
+    python -m bench.console [--rounds 20] [--seconds 3] [--pages 3] [--json]
     python -m bench.console --pictures docs/images
 
 The gateway has one core; engine, load and a headless Chromium with real pages share the others, the browser behind
@@ -70,6 +70,8 @@ class Measured:
             "closed_cpu_us": median(run.cpu_each for run in self.closed) * 1e6,
             "open_cpu_us": median(run.cpu_each for run in self.opened) * 1e6,
             "cpu_open_over_closed": median(each),
+            "cpu_least": min(each),
+            "cpu_most": max(each),
             "open_seconds": sum(run.seconds for run in self.opened),
             "open_decisions": float(sum(len(run.whole) for run in self.opened)),
             "appears_p50_ms": median(self.appears) * 1e3,
@@ -247,8 +249,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.console", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run; two runs a round")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each run; two runs a round")
     parser.add_argument("--pages", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="write the documentation's pictures there")
