@@ -47,6 +47,9 @@ test: lint redis  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
+soak: $(VENV)/dev.stamp  ## runs of minutes on real engines
+	$(BIN)/python -m pytest -q -s -m soak tests/soak
+
 bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 	$(BIN)/python -m bench.overhead
 	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs && \
@@ -57,4 +60,4 @@ bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis test-fast test bench lock
+.PHONY: help install up down lint redis test-fast test soak bench lock
