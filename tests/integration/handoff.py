@@ -51,6 +51,7 @@ class Group:
     def __init__(self, engines: Sequence[HandoffEngine]) -> None:
         self.engines, self.never, self.wait = list(engines), False, 0.0
         self.asked, self._back = asyncio.Event(), asyncio.Event()
+        self.fault: Exception | None = None
 
     def back(self) -> None:
         self.never = False
@@ -58,6 +59,8 @@ class Group:
 
     @asynccontextmanager
     async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[EnginePeer | None]:
+        if self.fault is not None:
+            raise self.fault
         if self.never:
             self.asked.set()
             await self._back.wait()

@@ -207,6 +207,17 @@ async def test_while_there_is_no_prefill_replica_one_request_at_a_time_waits_for
         assert s.idle
 
 
+async def test_a_group_that_cannot_even_be_asked_is_one_without_replicas() -> None:
+    async with stack() as s:
+        s.group.fault = RuntimeError("the deployment has failed")
+        for salt in "abcd":
+            answer = await s.ask(CHAT, chat(salt=salt))
+            assert (answer.status, answer.headers["x-forebay-prefill-reason"]) == (200, "no_replica")
+        s.group.fault = None
+        s.clock.now += 5
+        assert (await s.ask(CHAT, chat(salt="e"))).headers["x-forebay-prefill"] == "remote"
+
+
 async def test_a_deadline_that_others_have_used_up_is_not_held_against_a_replica() -> None:
     async with stack(2, prefill_deadline=0.2) as s:
         for salt in "abc":
