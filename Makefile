@@ -63,6 +63,9 @@ test: lint redis prometheus chromium  ## every check and test, with real Ray Ser
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
+soak: $(VENV)/dev.stamp  ## runs of minutes on real engines
+	$(BIN)/python -m pytest -q -s -m soak tests/soak
+
 # Peers, each in an environment of its own: what `make bench` compares with, at these versions.
 PEERS := build/peers
 ROUTER := $(PEERS)/vllm-router-0.1.17
@@ -106,4 +109,4 @@ lint-chart: $(VENV)/dev.stamp  ## the chart's manifests through checkov (minutes
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis prometheus chromium test-fast test peers bench lint-chart lock
+.PHONY: help install up down lint redis prometheus chromium test-fast test soak peers bench lint-chart lock
