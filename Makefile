@@ -40,6 +40,13 @@ redis:
 	  apt-get install -y -qq --no-install-recommends redis-server >/dev/null; } || \
 	  echo "install: no redis-server; tests that need one are skipped (Debian: apt-get install redis-server)" >&2
 
+# A real Prometheus and promtool for the tests of dashboards, alerts and the review, in the same way.
+prometheus:
+	@command -v promtool >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
+	  echo "install: prometheus with apt" >&2 && apt-get update -qq && \
+	  apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } || \
+	  echo "install: no prometheus; tests that need one are skipped (Debian: apt-get install prometheus)" >&2
+
 # A real browser for the tests of the console, in the same way.
 chromium:
 	@command -v chromium-headless-shell >/dev/null 2>&1 || command -v chromium >/dev/null 2>&1 || \
@@ -52,9 +59,12 @@ chromium:
 test-fast: $(VENV)/dev.stamp redis  ## tests without engines and models
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder and not slow"
 
-test: lint redis chromium  ## every check and test, with real Ray Serve and vLLM
+test: lint redis prometheus chromium  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
+
+soak: $(VENV)/dev.stamp  ## runs of minutes on real engines
+	$(BIN)/python -m pytest -q -s -m soak tests/soak
 
 # Peers, each in an environment of its own: what `make bench` compares with, at these versions.
 PEERS := build/peers
@@ -99,4 +109,4 @@ lint-chart: $(VENV)/dev.stamp  ## the chart's manifests through checkov (minutes
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis chromium test-fast test peers bench lint-chart lock
+.PHONY: help install up down lint redis prometheus chromium test-fast test soak peers bench lint-chart lock
