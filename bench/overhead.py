@@ -226,7 +226,7 @@ def serving(command: list[str], core: int | None, log: Path) -> Iterator[subproc
 
 def wait_ready(url: str, process: "subprocess.Popen[str]", log: Path) -> None:
     """Wait until completions are answered. Raises RuntimeError with what the process wrote."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]}
     while time.monotonic() < deadline and process.poll() is None:
         try:
