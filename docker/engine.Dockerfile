@@ -13,6 +13,7 @@ COPY router router
 COPY capacity capacity
 COPY gateway gateway
 COPY deploy deploy
+COPY helm helm
 COPY bench bench
 COPY forebay forebay
 RUN python3 -m pip wheel --no-deps --wheel-dir /wheels .

@@ -22,6 +22,7 @@ COPY router router
 COPY capacity capacity
 COPY gateway gateway
 COPY deploy deploy
+COPY helm helm
 COPY bench bench
 COPY forebay forebay
 RUN /opt/forebay/bin/pip install --no-deps --no-build-isolation .

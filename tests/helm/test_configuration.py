@@ -45,6 +45,15 @@ def test_what_ray_serve_gets_is_what_forebay_deploy_render_prints(install: str) 
         assert check_engines(validate(application["args"]["config"]), "gpu") == []
 
 
+def test_of_timeouts_engines_get_what_they_need_themselves() -> None:
+    timeout = {"total": "3m", "first_token": "9s", "idle": "8s"}
+    apart = {"model": "b", "timeout": timeout, "disaggregation": {"prefill": {}, "decode": {}}}
+    config = {"tiers": {"small": {"model": "a", "timeout": timeout}, "frontier": apart}}
+    wanted = serve_config(config)
+    wanted["applications"].sort(key=lambda application: application["name"])
+    assert chart.serve(chart.render(values={"config": config})) == wanted
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_reference_layouts_come_out_the_same(name: str) -> None:
     wanted = serve_config(layout(name))
