@@ -255,6 +255,13 @@ def test_a_tier_above_the_ceiling_wants_replicas_and_says_what_they_cost() -> No
     assert small["littles_law_ratio"] == pytest.approx(1, abs=0.02)
 
 
+def test_faults_are_told_by_status() -> None:
+    week = healthy()
+    week.grow("forebay_requests_total", 150, route=CHAT, status="504", tier="small", cache="miss")
+    (found,) = week.reviewed()["findings"]
+    assert (found["code"], set(found["evidence"])) == ("requests_fail", {"504"})
+
+
 def engines(week: Week, slope: float, *, kv: float = 0.4, preempted: float = 0.0, ray: bool = False) -> Week:
     """An engine whose batch goes up and down, and whose time per token follows it."""
     prefix, labels = ("ray_vllm_" if ray else "vllm:"), {"model_name": "m", "engine": "0"}
