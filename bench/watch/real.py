@@ -21,7 +21,7 @@ import httpx
 
 from bench.questions import EASY_AND_HARD, PARAPHRASES
 from bench.watch.__main__ import reviewed
-from bench.watch.panels import silent
+from bench.watch.panels import Silent, silent
 from bench.watch.prometheus import Prometheus
 
 # Requests at one time: each engine has half a core.
@@ -43,9 +43,8 @@ def main() -> int:
         targets = {"forebay": [url], "ray": [ray]}
         with Prometheus(Path(folder), targets, interval=2.0) as prometheus:
             began = time.time()
-            asked = asyncio.run(_load(url, given.minutes * 60))
-            time.sleep(5)
-            quiet = [one for one in silent(prometheus, "3m") if one.board == "engines"]
+            asked, found_quiet = asyncio.run(_looked_at(url, given.minutes * 60, prometheus))
+            quiet = [one for one in found_quiet if one.board == "engines"]
             found: dict[str, Any] = {
                 "answered": asked,
                 "targets_down": prometheus.down(),
@@ -55,6 +54,14 @@ def main() -> int:
             }
     print(json.dumps(found) if given.json else "\n".join(f"{key}: {json.dumps(value)}" for key, value in found.items()))
     return 1 if found["silent_panels"] or found["targets_down"] else 0
+
+
+async def _looked_at(url: str, seconds: float, prometheus: Prometheus) -> tuple[int, list[Silent]]:
+    """Answers, and what was silent while they were made: under Ray an idle engine's gauges go away."""
+    load = asyncio.create_task(_load(url, seconds))
+    await asyncio.sleep(seconds * 0.85)
+    quiet = await asyncio.to_thread(silent, prometheus, "3m")
+    return await load, quiet
 
 
 async def _load(url: str, seconds: float) -> int:
