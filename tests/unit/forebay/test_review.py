@@ -244,6 +244,15 @@ def test_what_is_no_export_is_said_in_a_line(
     assert error.count("\n") == 1
 
 
+def test_options_that_the_planner_does_not_have_are_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "week.json"
+    source.write_text(json.dumps(healthy().export), encoding="utf-8")
+    assert main(["review", "--from", str(source), "--plan", "--nonsense 3"]) == 2
+    assert capsys.readouterr().err == "forebay: --plan: unrecognized arguments: --nonsense 3\n"
+
+
 def test_a_prometheus_that_is_not_there_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["review", "--prometheus", "http://127.0.0.1:9", "--since", "1h"]) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err
