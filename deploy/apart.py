@@ -3,6 +3,7 @@
 Imported on replicas and by `deploy.tiers` when it builds an application: it needs Ray and vLLM.
 """
 
+import asyncio
 import dataclasses
 import logging
 import random
@@ -13,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import metrics
 
 from deploy.disconnect import AsgiApp, EndOnCancel
-from deploy.handoff import Decoder, Meter, Settings
+from deploy.handoff import Decoder, Settings
 from deploy.handoff.group import Mode
 from deploy.handoff.inside import ask, json_body, post
 from deploy.handoff.probe import Misconfigured, probe
@@ -24,6 +25,8 @@ logger = logging.getLogger("ray.serve")
 
 # How long the start waits for a prefill replica. Where the prompt may be computed here, the tier can begin without one.
 _PROBE_WAIT: Mapping[str, float] = {"decode": 120.0, "error": 900.0}
+# Seconds; Ray's shortest interval between reports.
+_REPORT = 1.0
 _BOUNDARIES = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]
 
 
@@ -51,7 +54,7 @@ class RayMeter:
             "forebay_kv_handoff_seconds", "Prefill side's answer to decode side's first content", _BOUNDARIES
         )
         self._orphaned = metrics.Gauge("forebay_kv_orphaned_blocks", "Blocks that prefill replicas keep for nobody")
-        self._orphaned.set(0)
+        self._blocks = 0
 
     def prefilled(self, mode: Mode, reason: str) -> None:
         self._prefill.inc(1, {"mode": mode, "reason": reason})
@@ -60,7 +63,14 @@ class RayMeter:
         self._handoff.observe(seconds)
 
     def orphaned(self, blocks: int) -> None:
+        self._blocks = blocks
         self._orphaned.set(blocks)
+
+    async def repeat(self) -> None:
+        """Say the gauge again and again: Ray forgets one that was not set for two of its reports."""
+        while True:
+            self._orphaned.set(self._blocks)
+            await asyncio.sleep(_REPORT)
 
 
 class DecodeServer(EngineServer):
@@ -74,7 +84,8 @@ class DecodeServer(EngineServer):
 
     async def __serve_build_asgi_app__(self) -> AsgiApp:
         app = await super().__serve_build_asgi_app__()
-        meter: Meter = RayMeter()
+        meter = RayMeter()
+        self._repeating = asyncio.ensure_future(meter.repeat())
         policy = self._settings.on_prefill_failure
         logger.info("prefill and decode apart: %s", dataclasses.asdict(self._settings))
         trial = Decoder(app, self._group, self._settings, meter)

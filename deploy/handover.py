@@ -17,11 +17,6 @@ _CONNECTORS = ("NixlConnector",)
 _COMMON = ("block_size", "dtype", "kv_cache_dtype", "max_model_len", "quantization")
 
 
-def as_ray_does(apart: Disaggregation) -> bool:
-    """Whether every prompt is prefilled apart, without a deadline, and fails where that fails: Ray's own servers."""
-    return not apart.min_prompt_tokens and apart.prefill_deadline is None and apart.on_prefill_failure == "error"
-
-
 def handing_over(apart: Disaggregation, device: Device) -> dict[str, JsonValue]:
     """Engine arguments of both roles. Either may read and be read: which one does is in each request.
 
@@ -32,8 +27,6 @@ def handing_over(apart: Disaggregation, device: Device) -> dict[str, JsonValue]:
     transfer: dict[str, JsonValue] = {"kv_connector": apart.connector, "kv_role": "kv_both"}
     if device == "cpu":
         transfer["kv_buffer_device"] = "cpu"
-    if as_ray_does(apart):
-        return {"kv_transfer_config": transfer}
     return {
         "kv_transfer_config": {**transfer, "kv_load_failure_policy": "fail"},
         "enable_prompt_tokens_details": True,

@@ -85,6 +85,8 @@ def deployments(config: Config, device: Device) -> list[Deployment]:
 def _engine_part(tier: JsonValue) -> dict[str, JsonValue]:
     assert isinstance(tier, Mapping)  # noqa: S101  # the document is valid
     kept = {key: tier[key] for key in _ENGINE_KEYS if key in tier}
-    timeout = tier.get("timeout")
-    total = timeout.get("total") if isinstance(timeout, Mapping) else None
-    return kept if total is None else {**kept, "timeout": {"total": total}}
+    # How long a replica may take to end, and how long a request waits for a slot where it is decoded.
+    needed = ("total", "first_token") if tier.get("disaggregation") else ("total",)
+    given = tier.get("timeout")
+    timeout = {key: given[key] for key in needed if key in given} if isinstance(given, Mapping) else {}
+    return {**kept, "timeout": timeout} if timeout else kept

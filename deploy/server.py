@@ -5,39 +5,24 @@ Imported on replicas and by `deploy.tiers` when it builds an application: it nee
 
 # The base that Ray's documentation has callbacks derive from; it is exported nowhere else.
 from ray.llm._internal.common.callbacks.base import CallbackBase
-from ray.serve.llm.deployment import LLMServer, PDDecodeServer, PDPrefillServer
+from ray.serve.llm.deployment import LLMServer
 
 from deploy.disconnect import AsgiApp, EndOnCancel
 
 
-class _Quiet:
-    """Starts the engine only: the inherited method also starts a process that collects telemetry (400 MB)."""
+class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships without types
+    """One engine that answers HTTP with its own application, and stops generating when the client leaves."""
 
     async def _start_engine(self) -> None:
-        await self.engine.start()  # type: ignore[attr-defined]  # of the server it is mixed into
-
-
-class _Http(_Quiet):
-    """Answers HTTP with the engine's own application, and stops generating when the client leaves."""
+        # The inherited method also starts a process that collects telemetry (400 MB).
+        await self.engine.start()
 
     async def __serve_build_asgi_app__(self) -> AsgiApp:
-        app = await super().__serve_build_asgi_app__()  # type: ignore[misc]  # of the server it is mixed into
+        app = await super().__serve_build_asgi_app__()
         # The engine's application has built its middleware already; without this it would refuse another.
         app.middleware_stack = None
         app.add_middleware(EndOnCancel)
         return app  # type: ignore[no-any-return]
-
-
-class EngineServer(_Http, LLMServer):  # type: ignore[misc]  # Ray ships without types
-    """One engine that prefills and decodes."""
-
-
-class PrefillServer(_Quiet, PDPrefillServer):  # type: ignore[misc]
-    """One engine that prefills for decode replicas; only they ask it."""
-
-
-class DecodeServer(_Http, PDDecodeServer):  # type: ignore[misc]
-    """One engine that decodes. Chat and text completions are prefilled elsewhere first, other routes here."""
 
 
 class OnDisk(CallbackBase):  # type: ignore[misc]

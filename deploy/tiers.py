@@ -13,7 +13,7 @@ from core.config import Tier
 from core.config.records import Replicas
 from deploy.device import Device, cpu_engine, cpu_environment
 from deploy.groups import Group, groups
-from deploy.handover import as_ray_does, handing_over, settings
+from deploy.handover import handing_over, settings
 from deploy.pinning import bundle
 from deploy.weights import PACKAGED
 
@@ -29,6 +29,10 @@ _NODE_GPUS = 8
 _AFFINITY = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 # vLLM's default for one GPU; a replica is full with as many requests again in its queue.
 _MAX_NUM_SEQS = 256
+# Rounded up by Serve: one replica more than there should be while a tier is updated.
+_SURGE = 1
+# Seconds that a replica is kept after the load has fallen. It takes minutes to start one; Serve's default is ten.
+_KEPT = 120.0
 # Where connectors of a group listen on a node: each replica adds its rank, so the groups' ranges lie apart.
 _PORTS = {"prefill": 20_000, "decode": 22_000}
 
@@ -78,7 +82,8 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     from ray import serve  # noqa: PLC0415
     from ray.serve.llm import build_llm_deployment  # noqa: PLC0415
 
-    from deploy.server import DecodeServer, EngineServer, PrefillServer  # noqa: PLC0415
+    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
+    from deploy.server import EngineServer  # noqa: PLC0415
 
     front, *rest = reversed(groups(tier))
     config = llm_config(tier, device, source, front)
@@ -86,28 +91,15 @@ def application(tier: Tier, device: Device, source: str | None = None) -> "Appli
     if not rest:
         return build_llm_deployment(config, name_prefix="engine:", deployment_cls=serve.ingress()(EngineServer))
     (prefill,) = rest
-    apart = tier.disaggregation
-    if apart is None or as_ray_does(apart):
-        servers: tuple[type, type] = (PrefillServer, DecodeServer)
-        bound: dict[str, Any] = {}
-    else:
-        servers, bound = _handing_over(), {"settings": asdict(settings(tier, config.engine_kwargs))}
     before = build_llm_deployment(
-        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=servers[0]
+        llm_config(tier, device, source, prefill), name_prefix="prefill:", deployment_cls=PrefillServer
     )
     return build_llm_deployment(
         config,
         name_prefix="decode:",
-        bind_kwargs={"prefill_server": before, **bound},
-        deployment_cls=serve.ingress()(servers[1]),
+        bind_kwargs={"prefill_server": before, "settings": asdict(settings(tier, config.engine_kwargs))},
+        deployment_cls=serve.ingress()(DecodeServer),
     )
-
-
-def _handing_over() -> tuple[type, type]:
-    # Heavy, as above.
-    from deploy.apart import DecodeServer, PrefillServer  # noqa: PLC0415
-
-    return PrefillServer, DecodeServer
 
 
 def engine_arguments(tier: Tier, device: Device, group: Group | None = None) -> dict[str, Any]:
@@ -152,10 +144,12 @@ def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:
     """Serve's deployment options: replicas, and no access log (the gateway writes one line per request).
 
     A replica that is replaced or no longer needed ends when its answers have: none takes longer than `timeout.total`.
+    A replacement is started first, one at a time.
     """
     replicas = replicas or tier.replicas
     options: dict[str, Any] = {
         "graceful_shutdown_timeout_s": tier.timeout.total,
+        "max_surge_percent": _SURGE,
         "logging_config": {"enable_access_log": False},
     }
     if replicas.min == replicas.max:
@@ -166,6 +160,7 @@ def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:
             "min_replicas": replicas.min,
             "max_replicas": replicas.max,
             "target_ongoing_requests": replicas.target_ongoing_requests,
+            "downscale_delay_s": _KEPT,
         },
     }
 

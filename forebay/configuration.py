@@ -1,10 +1,15 @@
 """Which configuration a command works on."""
 
 import argparse
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core.config import Config, load
 from core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from deploy.device import Device
 
 DEFAULT = Path("forebay.yaml")
 
@@ -28,3 +33,11 @@ def required(arguments: argparse.Namespace) -> Config:
     if path is None:
         raise ConfigError([Problem("", f"no configuration: give --config FILE or create {DEFAULT} here")])
     return load(path)
+
+
+def say_notes(config: Config, device: "Device") -> None:
+    """Say on stderr what is legal and will hardly pay."""
+    from deploy.advice import advice  # noqa: PLC0415  # keeps `--help` quick
+
+    for note in advice(config, device):
+        print(f"forebay: note: {note}", file=sys.stderr)

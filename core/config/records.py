@@ -285,8 +285,7 @@ class Group(Record):
 
 
 class Disaggregation(Record):
-    """Prefill and decode as separate replica groups that hand over KV state. This version prefills every prompt apart,
-    without a deadline, and fails where that fails: it refuses other values of the last three keys."""
+    """Prefill and decode as separate replica groups that hand over KV state."""
 
     connector: str = "NixlConnector"
     """vLLM KV connector."""

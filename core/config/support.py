@@ -11,14 +11,9 @@ def unsupported(config: Config) -> list[Problem]:
     """Every setting that asks for something this version does not do."""
     checks: list[tuple[str, bool, str]] = []
     for name, tier in config.tiers.items():
-        apart, at = tier.disaggregation, f"tiers.{name}.disaggregation"
+        apart = tier.disaggregation
         if apart is not None:
-            checks += [
-                (f"tiers.{name}.replicas", tier.replicas != Replicas(), "{} (each group has its own)"),
-                (f"{at}.min_prompt_tokens", apart.min_prompt_tokens != 0, "0"),
-                (f"{at}.prefill_deadline", apart.prefill_deadline is not None, "null"),
-                (f"{at}.on_prefill_failure", apart.on_prefill_failure != "error", "error"),
-            ]
+            checks.append((f"tiers.{name}.replicas", tier.replicas != Replicas(), "{} (each group has its own)"))
     return [*_idle(config), *_uncounted(config)] + [
         Problem(path, f"not supported by this version; the only legal value is {legal}")
         for path, asked, legal in checks

@@ -37,13 +37,13 @@ class Decoder:
     def __init__(
         self, engine: AsgiApp, group: PrefillGroup, settings: Settings, meter: Meter, clock: Clock | None = None
     ) -> None:
-        self._app, self._settings, self._meter = engine, settings, meter
+        self._app, self.settings, self._meter = engine, settings, meter
         self._clock = clock or SystemClock()
         self._background = Background()
         self._slots = Slots(settings.slots)
         self._orphans = Orphans(settings.lease, self._clock)
         self.engine = Engine(engine, settings, self._clock)
-        self.prefilling = Prefilling(group, self._clock, self._unwanted)
+        self.prefilling = Prefilling(group, self._clock, self._unwanted, settings.prefill_deadline / 2)
 
     async def aclose(self) -> None:
         """End what runs in the background."""
@@ -100,7 +100,7 @@ class Decoder:
         reason = whole_reason(request.kind, body) or await self.engine.keep(request)
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._slots.take(request.sequences, self._settings.slot_wait))
+                await stack.enter_async_context(self._slots.take(request.sequences, self.settings.slot_wait))
             except TimeoutError:
                 await request.refuse(503, "no slot of the engine became free in time", "no_slot")
                 return
@@ -110,8 +110,8 @@ class Decoder:
         """Prefilled elsewhere, decoded here; what fails before the first content is tried with another replica."""
         tried: set[str] = set()
         failed = Failed("no_replica")
-        until = asyncio.get_running_loop().time() + self._settings.prefill_deadline
-        for _ in range(self._settings.attempts):
+        until = asyncio.get_running_loop().time() + self.settings.prefill_deadline
+        for _ in range(self.settings.attempts):
             leg = await self.prefilling.leg(request, tried, until)
             if isinstance(leg, Handed):
                 if await self._decode(request, leg) != "failed":
@@ -128,7 +128,7 @@ class Decoder:
     async def _instead(self, request: Request, failed: Failed) -> None:
         if failed.reason == "no_blocks":
             await self._here(request, "local", failed.reason)
-        elif self._settings.on_prefill_failure == "decode":
+        elif self.settings.on_prefill_failure == "decode":
             await self._here(request, "fallback", failed.reason)
         else:
             self._meter.prefilled("error", failed.reason)
@@ -188,7 +188,7 @@ class Decoder:
     async def _release(self, request: Request, handed: Handed) -> None:
         body = release_body(request.kind, request.body or {}, handed.params)
         try:
-            async with self._slots.take(1, self._settings.lease / 2):
+            async with self._slots.take(1, self.settings.lease / 2):
                 reply = await self.engine.ask(request.scope, route(request.scope), body)
         except TimeoutError:
             self._left_behind(handed.blocks)
@@ -199,7 +199,7 @@ class Decoder:
     def _left_behind(self, blocks: int) -> None:
         self._orphans.add(blocks)
         self._tell_orphans()
-        asyncio.get_running_loop().call_later(self._settings.lease + 0.1, self._tell_orphans)
+        asyncio.get_running_loop().call_later(self.settings.lease + 0.1, self._tell_orphans)
 
     def _tell_orphans(self) -> None:
         self._meter.orphaned(self._orphans.blocks)

@@ -7,7 +7,7 @@ from core.clock import Clock
 
 # Replicas come and go; those that were not asked for longest are forgotten.
 _KEPT = 256
-_TOLERANCE = Tolerance(in_a_row=3, cool=5.0)
+TOLERANCE = Tolerance(in_a_row=3, cool=5.0)
 
 
 class Pairs:
@@ -22,7 +22,7 @@ class Pairs:
 
     def of(self, peer: str) -> Breaker:
         """The breaker of this pair."""
-        breaker = self._breakers.pop(peer, None) or Breaker(peer, self._clock, _TOLERANCE)
+        breaker = self._breakers.pop(peer, None) or Breaker(peer, self._clock, TOLERANCE)
         self._breakers[peer] = breaker
         if len(self._breakers) > _KEPT:
             self._breakers.popitem(last=False)

@@ -9,7 +9,7 @@ from core.breaker import Breaker
 from core.clock import Clock
 from deploy.handoff.group import Ask, Json, Peer, PrefillGroup, Reply
 from deploy.handoff.legs import blocks_of, cached_tokens, prefill_body, prompt_ids, says_error
-from deploy.handoff.pairs import Pairs
+from deploy.handoff.pairs import TOLERANCE, Pairs
 from deploy.handoff.request import Request
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,9 @@ class Failed:
 
 @dataclass
 class _Leg:
-    """What has come of one leg; read where it is broken off."""
+    """What has come of one leg; read where it is broken off. `at`: when the group or the replica was asked."""
 
+    at: float
     breaker: Breaker | None = None
     peer: str | None = None
     handed: Handed | None = None
@@ -54,11 +55,18 @@ class _Leg:
 
 
 class Prefilling:
-    """Asks prefill replicas. `unwanted` gets what was handed over for a request that has ended meanwhile."""
+    """Asks prefill replicas. `unwanted` gets what was handed over for a request that has ended meanwhile.
 
-    def __init__(self, group: PrefillGroup, clock: Clock, unwanted: Callable[[Request, Handed], None]) -> None:
-        self._group, self._clock, self._unwanted = group, clock, unwanted
+    A deadline is held against a replica, or against the group where it had none with room, only after `patience`
+    seconds: others may have used most of it up. While the group has none, one request at a time waits for it.
+    """
+
+    def __init__(
+        self, group: PrefillGroup, clock: Clock, unwanted: Callable[[Request, Handed], None], patience: float
+    ) -> None:
+        self._group, self._clock, self._unwanted, self._patience = group, clock, unwanted, patience
         self._pairs = Pairs(clock)
+        self._there = Breaker("prefill replicas", clock, TOLERANCE)
 
     async def leg(self, request: Request, tried: set[str], until: float) -> Handed | Failed:
         """Ask a replica that was not `tried`, until that time of the event loop.
@@ -66,29 +74,44 @@ class Prefilling:
         Cancelled, it aborts the prefill, or gives up the blocks that came at the same time.
         """
         ask = Ask(request.kind, prefill_body(request.kind, request.body or {}), request.headers)
-        leg = _Leg()
+        leg = _Leg(asyncio.get_running_loop().time())
+        if not self._there.admit():
+            return Failed("no_replica")
         try:
             async with asyncio.timeout_at(until):
                 return await self._ask_one(request, ask, tried, leg)
         except TimeoutError:
             self._give_up(request, leg)
-            if leg.breaker is not None and leg.handed is None:
-                leg.breaker.failed("deadline")
+            late = self._there if leg.peer is None else leg.breaker
+            if late is not None and leg.handed is None:
+                if until - leg.at >= self._patience:
+                    late.failed("deadline")
+                else:
+                    late.abandoned()
             return Failed("deadline" if leg.peer else "no_replica", leg.peer)
         except asyncio.CancelledError:
             self._give_up(request, leg)
-            if leg.breaker is not None and leg.handed is None:
-                leg.breaker.abandoned()
+            left = self._there if leg.peer is None else leg.breaker
+            if left is not None and leg.handed is None:
+                left.abandoned()
             raise
+        except Exception as error:  # noqa: BLE001  # whatever a group without replicas looks like to its caller
+            logger.warning("choosing a prefill replica failed with %s", type(error).__name__)
+            self._give_up(request, leg)
+            broken = self._there if leg.peer is None else leg.breaker
+            if broken is not None and leg.handed is None:
+                broken.failed("error")
+            return Failed("no_replica" if leg.peer is None else "unreachable", leg.peer)
 
     async def _ask_one(self, request: Request, ask: Ask, tried: set[str], leg: _Leg) -> Handed | Failed:
         while True:
             async with self._group.choose(ask, frozenset(tried | leg.refused)) as peer:
+                self._there.succeeded()
                 if peer is None:
                     return Failed("breaker" if leg.refused else "no_replica")
                 breaker = self._pairs.of(peer.name)
                 if breaker.admit():
-                    leg.peer, leg.breaker = peer.name, breaker
+                    leg.peer, leg.breaker, leg.at = peer.name, breaker, asyncio.get_running_loop().time()
                     return await self._answer(request, ask, peer, leg)
                 leg.refused.add(peer.name)
 

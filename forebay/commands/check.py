@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         print(json.dumps(schema(), indent=2))
         return 0
+    from deploy.device import engine_device  # noqa: PLC0415  # keeps `--help` quick
+
     try:
         config = checked(arguments)
     except ConfigError as error:
@@ -50,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         print(json.dumps({"valid": False, "problems": [vars(problem) for problem in error.problems]}))
         return 2
+    configuration.say_notes(config, arguments.device or engine_device() or "gpu")
     faults = live_faults(config) if arguments.live else []
     if arguments.json:
         print(

@@ -173,6 +173,7 @@ def _checked(given: argparse.Namespace) -> "tuple[Document, Config, Device]":
     problems = check_engines(config, device)
     if problems:
         raise ConfigError(problems)
+    configuration.say_notes(config, device)
     return document, config, device
 
 

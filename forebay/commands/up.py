@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     planned = plan(path, machine.device)
     instance.refuse_if_running()
     refuse_what_cannot_run(planned, machine)
+    configuration.say_notes(planned.config, machine.device)
     if arguments.detach:
         return _detach(path, instance, as_json=arguments.json)
     return _foreground(resolve_port(planned), instance, as_json=arguments.json)

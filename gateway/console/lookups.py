@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gateway.account import Account
 
-# Rows kept: 24 bytes each.
+# Rows kept: 36 bytes each.
 KEPT = 50_000
 # Position in these is what a row holds; the last one stands for all others.
 SEMANTIC = ("none", "hit", "miss", "guarded", "timeout", "error", "bypass")
@@ -20,44 +20,49 @@ REASONS = (
     "no_text", "escalated", "fallback", "other",
 )  # fmt: skip
 TIERS = ("none", "small", "frontier")
-# Ten thousandths; this one stands for a value that is not known.
-UNKNOWN = 0xFFFF
+# No similarity and no complexity is as small.
+UNKNOWN = -2.0
 
-_ROW = Struct("<dHHBBBBII")
+_ROW = Struct("<dddBBBBII")
 _TYPE = np.dtype(
     [
-        ("ended", "<f8"), ("similarity", "<u2"), ("complexity", "<u2"), ("semantic", "u1"), ("reason", "u1"),
+        ("ended", "<f8"), ("similarity", "<f8"), ("complexity", "<f8"), ("semantic", "u1"), ("reason", "u1"),
         ("tier", "u1"), ("usage", "u1"), ("input", "<u4"), ("output", "<u4"),
     ]
 )  # fmt: skip
-_SEMANTIC = {word: number for number, word in enumerate(SEMANTIC)}
-_REASONS = {word: number for number, word in enumerate(REASONS)}
+_SEMANTIC: dict[str | None, int] = {word: number for number, word in enumerate(SEMANTIC)} | {None: 0}
+_REASONS: dict[str | None, int] = {word: number for number, word in enumerate(REASONS)} | {None: 0}
 _TIERS = {word: number for number, word in enumerate(TIERS)}
+OTHER, MOST = len(REASONS) - 1, 0xFFFFFFFF
+SIZE, pack = _ROW.size, _ROW.pack_into
 Columns = Mapping[str, list[float | int | None]]
 
 
 class Lookups:
-    """A ring of rows. `add` belongs to the event loop and costs less than a microsecond."""
+    """A ring of rows. `add` belongs to the event loop and costs about a microsecond."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept, self.count = kept, 0
-        self._block = bytearray(kept * _ROW.size)
+        self._block = bytearray(kept * SIZE)
 
     def add(self, account: Account, ended: float) -> None:
         """One request that was looked up by meaning or scored; `ended`: monotonic seconds."""
         similarity, complexity, usage = account.similarity, account.complexity, account.usage
-        _ROW.pack_into(
+        known, read, written = (0, 0, 0) if usage is None else (1, usage.input, usage.output)
+        if read > MOST or written > MOST:
+            known = read = written = 0
+        pack(
             self._block,
-            self.count % self._kept * _ROW.size,
+            self.count % self._kept * SIZE,
             ended,
-            UNKNOWN if similarity is None else int(max(0.0, similarity) * 10_000 + 0.5),
-            UNKNOWN if complexity is None else int(complexity * 10_000 + 0.5),
-            _SEMANTIC.get(account.semantic or "none", 0),
-            _REASONS.get(account.route_reason or "none", len(REASONS) - 1),
+            UNKNOWN if similarity is None else similarity,
+            UNKNOWN if complexity is None else complexity,
+            _SEMANTIC.get(account.semantic, 0),
+            _REASONS.get(account.route_reason, OTHER),
             _TIERS.get(account.tier, 0),
-            usage is not None,
-            0 if usage is None else min(usage.input, 0xFFFFFFFF),
-            0 if usage is None else min(usage.output, 0xFFFFFFFF),
+            known,
+            read,
+            written,
         )
         self.count += 1
 
@@ -88,8 +93,9 @@ def columns(block: bytes, count: int, offset: float) -> Columns:
     }
 
 
-def _share(column: NDArray[np.uint16]) -> list[float | int | None]:
-    return [None if value == UNKNOWN else value / 10_000 for value in column.tolist()]
+def _share(column: NDArray[np.float64]) -> list[float | int | None]:
+    # Rounded as the log rounds, which writes decimals.
+    return [None if value == UNKNOWN else float(f"{value:.4f}") for value in column.tolist()]
 
 
 def _where(column: NDArray[np.uint32], known: NDArray[np.bool_]) -> list[float | int | None]:

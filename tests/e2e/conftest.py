@@ -18,7 +18,8 @@ from openai import OpenAI
 from deploy.instance import Instance
 
 # What starts Ray by itself comes before the shared instance is up, and what ends that comes last.
-FIRST, LAST = ("test_engine_fails.py", "test_conformance.py", "test_chart.py"), "test_down.py"
+FIRST = "test_engine_fails.py", "test_conformance.py", "test_chart.py", "test_apart.py"
+LAST = "test_down.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

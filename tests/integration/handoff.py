@@ -45,15 +45,25 @@ class EnginePeer:
 
 
 class Group:
-    """The prefill replicas, the first that is not avoided; `never` waits instead, as Serve does for a replacement."""
+    """The prefill replicas, the first that is not avoided; `never` waits until they are `back`, as Serve does for a
+    replacement; `fault` is raised."""
 
     def __init__(self, engines: Sequence[HandoffEngine]) -> None:
         self.engines, self.never = list(engines), False
+        self.asked, self._back = asyncio.Event(), asyncio.Event()
+        self.fault: Exception | None = None
+
+    def back(self) -> None:
+        self.never = False
+        self._back.set()
 
     @asynccontextmanager
     async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[EnginePeer | None]:
+        if self.fault is not None:
+            raise self.fault
         if self.never:
-            await asyncio.get_running_loop().create_future()
+            self.asked.set()
+            await self._back.wait()
         yield next((EnginePeer(e) for e in self.engines if e.engine_id not in avoid), None)
 
 

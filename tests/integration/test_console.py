@@ -13,7 +13,7 @@ import pytest
 
 from bench.engine import Script, ScriptedEngine
 from tests.integration.served import serving
-from tests.integration.stack import Stack, chat, gateway, tiers, until
+from tests.integration.stack import RawClient, Stack, chat, gateway, tiers, until
 from tests.integration.wire import ask
 
 CHAT = "/v1/chat/completions"
@@ -262,14 +262,15 @@ async def test_explain_names_the_parts_of_the_question_and_its_neighbours(engine
 
 
 async def test_an_open_page_keeps_no_gateway_from_stopping(engine: ScriptedEngine) -> None:
-    engine.defaults = Script(ttft=2)
+    engine.defaults = Script(hang=True)
     async with gateway({**tiers(engine), "gateway": {"drain": "60s"}}) as stack, watching(stack) as events:
-        running = asyncio.create_task(asked(stack, "q"))
+        client = await RawClient.post(stack.url, CHAT, chat("q"))
         await until(lambda: engine.running == 1)
         stack.process.stop()
         while not (await events.next("state"))["draining"]:
             pass
-        assert await events.ids(1) == [await running]
+        await client.leave()
+        assert len(await events.ids(1)) == 1
         with pytest.raises(AssertionError, match="ended without"):
             await events.next("nothing")
 
@@ -280,6 +281,36 @@ async def test_nothing_is_gathered_once_the_last_reader_has_left(engine: Scripte
             await events.next("state")
             assert any(task.get_name() == "console events" for task in asyncio.all_tasks())
         await until(lambda: not any(task.get_name() == "console events" for task in asyncio.all_tasks()))
+
+
+async def test_in_a_flood_every_reader_hears_of_every_decision_and_nothing_grows(engine: ScriptedEngine) -> None:
+    history, wanted = 20, 600
+    async with gateway({**tiers(engine), "console": {"history": history}}) as stack:
+
+        async def count() -> tuple[int, int]:
+            """Decisions seen or heard of, and the most in one event."""
+            total = most = 0
+            async with watching(stack) as events:
+                await events.next("state")
+                ready.release()
+                while total < wanted:
+                    event = await events.next("decisions")
+                    total += len(event["decisions"]) + event["missed"]
+                    most = max(most, len(event["decisions"]))
+            return total, most
+
+        ready = asyncio.Semaphore(0)
+        readers = [asyncio.create_task(count()) for _ in range(3)]
+        for _ in readers:
+            await ready.acquire()
+        for _ in range(wanted // 50):
+            await asyncio.gather(*(asked(stack, "q") for _ in range(50)))
+        for total, most in await asyncio.gather(*readers):
+            assert total == wanted
+            assert most <= history
+        watch = stack.process.services.watch
+        assert watch is not None
+        assert len(watch.rows(0, 10**6)) <= 1024
 
 
 async def test_readers_are_bounded(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,6 +241,18 @@ def test_render_prints_what_serve_deploys(layout: str, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["gpus_max"] == LAYOUTS[layout]
 
 
+@pytest.mark.parametrize("command", [["deploy", "render"], ["check"]])
+def test_what_will_hardly_pay_is_noted_and_not_refused(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(yaml.safe_dump({"tiers": {"small": {"model": "a", "disaggregation": {}}}}))
+    assert main([*command, "--config", str(path), "--device", "gpu", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)
+    assert said.err.startswith("forebay: note: tiers.small.disaggregation.prefill.replicas: one engine each")
+
+
 def test_what_cannot_work_is_refused_before_the_cluster_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

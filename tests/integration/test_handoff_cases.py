@@ -1,6 +1,7 @@
 """Prefill/decode hand-off: what users of comparable systems ran into (P1 to P21), against the conformance engine."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -185,6 +186,48 @@ async def test_p10_waiting_for_a_replacement_costs_the_deadline_and_no_more() ->
         assert (answer.status, answer.headers["x-forebay-prefill-reason"]) == (200, "no_replica")
         s.group.never = False
         assert (await s.ask(CHAT, chat(salt="x"))).headers["x-forebay-prefill"] == "remote"
+
+
+async def test_while_there_is_no_prefill_replica_one_request_at_a_time_waits_for_it() -> None:
+    async with stack(prefill_deadline=0.05) as s:
+        s.group.never = True
+        for salt in "abc":
+            assert (await s.ask(CHAT, chat(salt=salt))).headers["x-forebay-prefill-reason"] == "no_replica"
+        # Nobody waits any more, although the deadline is far away.
+        s.decoder.settings = replace(s.decoder.settings, prefill_deadline=3600.0)
+        assert (await s.ask(CHAT, chat(salt="d"))).headers["x-forebay-prefill-reason"] == "no_replica"
+        s.clock.now += 5
+        s.group.asked.clear()
+        trial = asyncio.ensure_future(s.ask(CHAT, chat(salt="e")))
+        await s.group.asked.wait()
+        assert (await s.ask(CHAT, chat(salt="f"))).headers["x-forebay-prefill-reason"] == "no_replica"
+        s.group.back()
+        assert (await trial).headers["x-forebay-prefill"] == "remote"
+        assert (await s.ask(CHAT, chat(salt="g"))).headers["x-forebay-prefill"] == "remote"
+        assert s.idle
+
+
+async def test_a_group_that_cannot_even_be_asked_is_one_without_replicas() -> None:
+    async with stack() as s:
+        s.group.fault = RuntimeError("the deployment has failed")
+        for salt in "abcd":
+            answer = await s.ask(CHAT, chat(salt=salt))
+            assert (answer.status, answer.headers["x-forebay-prefill-reason"]) == (200, "no_replica")
+        s.group.fault = None
+        s.clock.now += 5
+        assert (await s.ask(CHAT, chat(salt="e"))).headers["x-forebay-prefill"] == "remote"
+
+
+async def test_a_deadline_that_others_have_used_up_is_not_held_against_a_replica() -> None:
+    async with stack(prefill_deadline=7200.0) as s:
+        # Far less is left than a replica has where nobody was asked before it.
+        s.decoder.settings = replace(s.decoder.settings, prefill_deadline=0.05)
+        for salt in "abcd":
+            s.prefill.faults.append(Fault("hang"))
+            answer = await s.ask(CHAT, chat(salt=salt))
+            assert answer.headers["x-forebay-prefill-reason"] == "deadline"
+        s.decoder.settings = replace(s.decoder.settings, prefill_deadline=7200.0)
+        assert (await s.ask(CHAT, chat(salt="e"))).headers["x-forebay-prefill"] == "remote"
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/embeddings"])

@@ -6,7 +6,7 @@ import pytest
 
 from core.config.records import Disaggregation, Tier
 from deploy.device import Device
-from deploy.handover import as_ray_does, check_sides, handing_over, settings
+from deploy.handover import check_sides, handing_over, settings
 
 DEVICES: tuple[Device, Device] = ("gpu", "cpu")
 
@@ -28,13 +28,6 @@ def test_blocks_that_cannot_be_loaded_fail_the_request_and_a_cpu_says_where_they
     assert on_gpu == {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "fail"}
     assert on_cpu == {**on_gpu, "kv_buffer_device": "cpu"}
     assert handing_over(Disaggregation(), "gpu")["enable_prompt_tokens_details"] is True
-
-
-def test_what_ray_does_by_itself_is_left_to_its_own_servers() -> None:
-    ray = {"min_prompt_tokens": 0, "prefill_deadline": None, "on_prefill_failure": "error"}
-    assert as_ray_does(Disaggregation.model_validate(ray))
-    for other in ({"min_prompt_tokens": 1}, {"prefill_deadline": "5s"}, {"on_prefill_failure": "decode"}):
-        assert not as_ray_does(Disaggregation.model_validate(ray | other))
 
 
 @pytest.mark.parametrize(
