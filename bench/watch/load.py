@@ -16,12 +16,25 @@ CHAT = "/v1/chat/completions"
 # Seconds after which everything is asked under another system prompt, so that caches begin anew.
 ROUND = 20.0
 # Kinds of request and how many in a hundred. A long prompt takes the engine this long before its first token.
-USUAL = {"first": 34, "reworded": 16, "trap": 6, "easy": 18, "hard": 14, "frontier": 5, "off": 3, "cut": 2, "text": 2}
+USUAL = {
+    "first": 34,
+    "reworded": 16,
+    "trap": 6,
+    "easy": 15,
+    "unsure": 3,
+    "hard": 14,
+    "frontier": 5,
+    "off": 3,
+    "cut": 2,
+    "text": 2,
+}
 FAULTS = {"fails": 1, "limited": 8, "hurried": 2}
 LONG = {"long": 14}
 FIELDS: dict[str, dict[str, Any]] = {
     "frontier": {"model": "frontier"},
     "cut": {"max_tokens": 2},
+    # A small model that is not sure, so that the cascade has something to do.
+    "unsure": {"script": {"logprob": -2.0, "text": "Perhaps it is."}},
     "fails": {"model": "small", "script": {"status": 500}},
 }
 HEADERS = {
@@ -29,6 +42,8 @@ HEADERS = {
     "hurried": {"x-forebay-deadline-ms": "1"},
     "trap": {"x-forebay-priority": "low"},
 }
+# Questions that a tour asks in both wordings.
+TOURED = 6
 LONG_WORDS, LONG_TTFT = 4000, 2.5
 
 
@@ -59,26 +74,36 @@ class Load:
     async def run(self, seconds: float) -> None:
         """Send, and wait for the last answer."""
         kinds, began = self._mix.kinds, time.monotonic()
-        async with self._client, asyncio.TaskGroup() as group:
-            while (elapsed := time.monotonic() - began) < seconds:
-                kind = self._random.choices(list(kinds), list(kinds.values()))[0]
-                group.create_task(self._one(kind, int(elapsed / ROUND)))
-                await asyncio.sleep(self._random.expovariate(self._mix.rate))
+        async with self._client:
+            await self._tour("first tour")
+            async with asyncio.TaskGroup() as group:
+                while (elapsed := time.monotonic() - began) < seconds:
+                    kind = self._random.choices(list(kinds), list(kinds.values()))[0]
+                    group.create_task(self._one(kind, f"round {int(elapsed / ROUND)}"))
+                    await asyncio.sleep(self._random.expovariate(self._mix.rate))
+            await self._tour("last tour")
 
-    async def _one(self, kind: str, turn: int) -> None:
+    async def _tour(self, turn: str) -> None:
+        """Everything once, one after the other, so that nothing is left to chance."""
+        for pair in PARAPHRASES[:TOURED]:
+            for text in pair:
+                await self._one("first", turn, text, judged=True)
+        for kind in self._mix.kinds:
+            await self._one(kind, turn, judged=True)
+
+    async def _one(self, kind: str, turn: str, text: str | None = None, *, judged: bool = False) -> None:
         self._number += 1
         request_id = f"watch-{self._number}"
-        body, headers = self._asked(kind, turn)
+        body, headers = self._asked(kind, turn, text)
         tenant = {"long": "batch", "limited": "lab"}.get(kind) or self._random.choice(("shop", "desk"))
         headers |= {"authorization": f"Bearer {SECRET.format(tenant=tenant)}", "x-request-id": request_id}
         answer = await self._client.post("/v1/completions" if kind == "text" else CHAT, json=body, headers=headers)
         self.seen[answer.status_code] += 1
-        if answer.status_code == 200 and self._random.random() < 0.2:
-            score = self._random.choice((1.0, 1.0, 1.0, 0.0))
-            judged = {"request_id": request_id, "score": score}
-            await self._client.post("/v1/feedback", json=judged, headers={"authorization": headers["authorization"]})
+        if answer.status_code == 200 and (judged or self._random.random() < 0.2):
+            opinion = {"request_id": request_id, "score": self._random.choice((1.0, 1.0, 1.0, 0.0))}
+            await self._client.post("/v1/feedback", json=opinion, headers={"authorization": headers["authorization"]})
 
-    def _asked(self, kind: str, turn: int) -> tuple[dict[str, Any], dict[str, str]]:
+    def _asked(self, kind: str, turn: str, said: str | None) -> tuple[dict[str, Any], dict[str, str]]:
         body: dict[str, Any] = {"model": "auto", "stream": self._random.random() < 0.6, "temperature": 0}
         headers: dict[str, str] = {}
         pick = self._random.choice
@@ -87,7 +112,7 @@ class Load:
                 text = pick(PARAPHRASES)[kind == "reworded"]
             case "trap":
                 text = pick(pick(TRAPS))
-            case "easy" | "hard":
+            case "easy" | "unsure" | "hard":
                 text = f"{pick(EASY_AND_HARD)[kind == 'hard']} ({self._random.randrange(30)})"
             case "long":
                 body |= {"model": "small", "script": {"ttft": LONG_TTFT}}
@@ -98,9 +123,6 @@ class Load:
                 text = f"What is lock number {self._number}?"
         body |= FIELDS.get(kind, {})
         headers |= HEADERS.get(kind, {})
-        # A small model that is not sure now and then, so that the cascade has something to do.
-        if kind == "easy" and self._random.random() < 0.15:
-            body["script"] = {"logprob": -2.0, "text": "Perhaps it is."}
-        system = {"role": "system", "content": f"You answer briefly. (round {turn})"}
-        body["messages"] = [system, {"role": "user", "content": text}]
+        system = {"role": "system", "content": f"You answer briefly. ({turn})"}
+        body["messages"] = [system, {"role": "user", "content": said or text}]
         return body, headers

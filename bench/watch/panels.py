@@ -70,13 +70,13 @@ def draw(board: Board, prometheus: Prometheus, span: tuple[float, float], window
     figure = plt.figure(figsize=(16, height * 0.42), dpi=60)
     for panel, (left, top) in places:
         tall = HEIGHTS[panel.kind]
-        box = (left / WIDTH + 0.03, 1 - (top + tall) / height + 0.9 / height, panel.width / WIDTH - 0.045, 0.0)
-        axes = figure.add_axes((*box[:3], (tall - 2.4) / height))
+        box = (left / WIDTH + 0.03, 1 - (top + tall - 0.7) / height, panel.width / WIDTH - 0.045)
+        axes = figure.add_axes((*box, (tall - 1.9) / height))
         axes.set_title(f"{panel.title}  [{panel.unit}]", fontsize=9, loc="left")
         _lines(axes, panel, prometheus, span, window)
     top = 0
     for row in board.rows:
-        figure.text(0.005, 1 - (top + 0.6) / height, row.title, fontsize=10, weight="bold")
+        figure.text(0.005, 1 - (top + 0.7) / height, row.title, fontsize=10, weight="bold")
         top += ROW_HEIGHT + _tall(row.panels)
     figure.savefig(path, pil_kwargs={"optimize": True})
     plt.close(figure)
@@ -87,6 +87,9 @@ def _lines(axes: Any, panel: Panel, prometheus: Prometheus, span: tuple[float, f
     drawn = False
     for query in panel.queries:
         for one in prometheus.range(filled(query.shown, window), start, end, max(1.0, (end - start) / POINTS)):
+            if not one["metric"] and "{{" in query.legend:
+                # The fallback, where nothing else was there yet.
+                continue
             legend = query.legend
             for label, value in one["metric"].items():
                 legend = legend.replace(f"{{{{{label}}}}}", value)

@@ -102,10 +102,10 @@ class World:
                 "store": store,
                 "timeout": "500ms",
                 "exact": {"ttl": "10m"},
-                "semantic": {"ttl": "10m", "deadline": "1s", "judge": "small", "shadow_rate": 0.5},
+                "semantic": {"ttl": "10m", "deadline": "1s", "judge": "small", "shadow_rate": 1.0},
             },
             "router": {
-                "labels": {"path": str(self._folder / "labels.jsonl"), "rate": 0.5},
+                "labels": {"path": str(self._folder / "labels.jsonl"), "rate": 1.0},
                 "cascade": {"enabled": True, "threshold": -1.0, "tokens": 4},
             },
             "tiers": {

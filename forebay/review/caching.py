@@ -8,7 +8,7 @@ LOOKUPS, COMPARED, REPEATED = 40, 20, 20
 # The shipped τ: what is at least so near would usually be worth asking the guard about.
 NEAR, HIGH_TAU = 0.80, 0.85
 FAILED_SHARE, BADLY, DISAGREE_SHARE, REPEATED_SHARE = 0.02, 0.1, 0.3, 0.1
-LOST_SHARE, LOST_OF_NEAR = 0.05, 0.4
+LOST, LOST_SHARE, LOST_OF_NEAR = 8, 0.02, 0.4
 TOP = 10
 
 
@@ -88,7 +88,7 @@ def _threshold_too_high(answer: Answer, case: Case, results: dict[str, float], s
     }
     if asked < LOOKUPS or (tau is not None and tau < HIGH_TAU):
         return
-    if lost / asked >= LOST_SHARE and lost / near >= LOST_OF_NEAR:
+    if lost >= LOST and lost / asked >= LOST_SHARE and lost / near >= LOST_OF_NEAR:
         more = f"up to {lost:.0f}" if agreed is None else f"about {lost * agreed:.0f}"
         known = "" if tau is None else f" ({tau:g})"
         answer.findings.append(

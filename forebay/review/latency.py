@@ -13,11 +13,12 @@ from forebay.review.samples import Histogram, Samples
 # Two stretches are compared where each has so many values; "up" is this factor and this many seconds at the same time.
 VALUES, FACTOR = 100, 1.5
 UP_TTFT_S, UP_TPOT_S = 0.1, 0.005
-# A few long prompts: at least so many times the median, at most this share of requests, at least this of all prompt
-# tokens. So extreme that nothing else need show, or less extreme while people wait.
-PROMPTS, FEW = 30, 0.34
-EXTREME = (16.0, 0.75)
-MODERATE = (8.0, 0.5)
+# A few long prompts: at most this share of requests (more where one tenant sends them). Long: so many times the
+# median, and at least so many tokens; together at least this share of all prompt tokens. So extreme that nothing else
+# need show, or less extreme while people wait.
+PROMPTS, FEW, FEW_OF_TENANT = 30, 0.34, 0.5
+EXTREME = (16.0, 1000.0, 0.75)
+MODERATE = (8.0, 500.0, 0.5)
 WAIT_S, LATE_FACTOR, LATE_S = 0.5, 4.0, 0.3
 TENANT_SHARE, TENANT_FACTOR = 0.5, 4.0
 
@@ -131,13 +132,15 @@ def _long_prompts(case: Case) -> Document:
     check: Document = {"check": "long prompts monopolising", "median": rounded(median, 1), "verdict": "fine"}
     if median is None or all_lengths.count < PROMPTS:
         return check | {"verdict": "unknown: too few prompts"}
-    found = [_beyond(all_lengths, factor * median) for factor, _ in (MODERATE, EXTREME)]
+    found = [_beyond(all_lengths, max(factor * median, tokens)) for factor, tokens, _ in (MODERATE, EXTREME)]
+    tenant = _tenant(case.now)
+    few = FEW if tenant is None else FEW_OF_TENANT
     wait = case.now.histogram("forebay_queue_wait_seconds").quantile(0.95) or 0.0
     first = case.now.histogram("forebay_time_to_first_token_seconds", lambda **one: one.get("tier") in TIERS)
     p50, p95 = first.quantile(0.5) or 0.0, first.quantile(0.95) or 0.0
     felt = wait >= WAIT_S or (p95 >= LATE_S and p95 >= LATE_FACTOR * p50)
-    moderate = found[0][0] <= FEW and found[0][1] >= MODERATE[1] and felt
-    extreme = found[1][0] <= FEW and found[1][1] >= EXTREME[1]
+    moderate = found[0][0] <= few and found[0][1] >= MODERATE[2] and felt
+    extreme = found[1][0] <= few and found[1][1] >= EXTREME[2]
     requests, tokens = found[1] if extreme else found[0]
     check |= {
         "share_of_requests": rounded(requests),
@@ -146,7 +149,7 @@ def _long_prompts(case: Case) -> Document:
         "queue_wait_p95": rounded(wait),
         "ttft_p50": rounded(p50),
         "ttft_p95": rounded(p95),
-        "tenant": _tenant(case.now),
+        "tenant": tenant,
     }
     return check | {"verdict": "suspect" if moderate or extreme else "fine"}
 

@@ -11,7 +11,7 @@ from forebay.review.samples import FORMAT
 
 TIMEOUT = 60.0
 # Points of the grid, and the least seconds between two.
-POINTS, LEAST_STEP = 1000, 5.0
+POINTS, LEAST_STEP = 1000, 1.0
 
 GATEWAY = (
     "forebay_requests_total",

@@ -92,10 +92,14 @@ def _questions(document: Document) -> list[str]:
             )
         ],
     )
-    lines += ["## Is decode compute-bound, or does it wait for memory?", ""]
-    models = document["questions"]["decode"]["models"]
+    return lines + _decode(document["questions"]["decode"])
+
+
+def _decode(decode: Document) -> list[str]:
+    lines = ["## Is decode compute-bound, or does it wait for memory?", ""]
+    models = decode["models"]
     if not models:
-        return [*lines, document["questions"]["decode"]["why_unknown"] + ".", ""]
+        return [*lines, decode["why_unknown"] + ".", ""]
     rows = [
         (
             name,

@@ -14,6 +14,8 @@ from forebay.review.samples import Samples
 
 # A stretch before is compared with where so many requests fell into it.
 COMPARABLE = 100
+# More faults than the objective allows, and not one or two.
+FAULT_SHARE, FAULTS = 0.01, 10
 # Problems that fill a tier's places: waits and refusals follow from them.
 CAUSES = ("long_prompts_monopolise", "router_always_frontier")
 EFFECTS = ("_waits", "_refuses", "_over_ceiling")
@@ -31,7 +33,7 @@ def review(case: Case, plan_words: str | None = None) -> Document:
     cache, router, engines, queues = ask_cache(case), ask_router(case), ask_engines(case), ask_queues(case)
     latency = ask_latency(case, engines.figures["models"])
     answers = {"cache": cache, "router": router, "engines": engines, "latency": latency, "queues": queues}
-    findings = _sorted([found for answer in answers.values() for found in answer.findings])
+    findings = _sorted([found for answer in answers.values() for found in answer.findings] + _failing(case))
     served = case.now.sum("forebay_requests_total", lambda **one: one.get("route", "/v1/").startswith("/v1/"))
     return {
         "window": {
@@ -50,6 +52,19 @@ def review(case: Case, plan_words: str | None = None) -> Document:
         "queueing": queues.figures,
         "plan": plan(case, answers, plan_words),
     }
+
+
+def _failing(case: Case) -> list[Finding]:
+    """Faults of ours and of the servers, whatever the cause."""
+    counts = case.now.increase("forebay_requests_total", ("status",))
+    failed = {status: count for (status,), count in counts.items() if status.startswith("5")}
+    number, whole = sum(failed.values()), sum(counts.values())
+    if number < FAULTS or number / whole < FAULT_SHARE:
+        return []
+    title = f"{number / whole:.1%} of the requests ended with 5xx"
+    evidence = {status: rounded(count, 1) for status, count in sorted(failed.items())}
+    advice = "502: a server broke; 503: no replica, or draining; 504: it timed out. See forebay_upstream_errors_total."
+    return [Finding("requests_fail", "problem", title, evidence, advice)]
 
 
 def _sorted(findings: list[Finding]) -> list[Finding]:

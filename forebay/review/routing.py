@@ -122,7 +122,7 @@ def _misrouted(answer: Answer, case: Case, small: float) -> None:
             Finding(
                 "too_small_a_tier",
                 "note",
-                f"about {wrong / small:.0%} of the small tier's answers differ from the frontier tier's",
+                f"about {min(1.0, wrong / small):.0%} of the small tier's answers differ from the frontier tier's",
                 {"estimated": rounded(wrong, 1), "small": rounded(small, 1)},
                 "Read a sample of the labels before believing it; then lower router.threshold or train on them.",
             )
