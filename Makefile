@@ -40,6 +40,13 @@ redis:
 	  apt-get install -y -qq --no-install-recommends redis-server >/dev/null; } || \
 	  echo "install: no redis-server; tests that need one are skipped (Debian: apt-get install redis-server)" >&2
 
+# A real Prometheus and promtool for the tests of dashboards, alerts and the review, in the same way.
+prometheus:
+	@command -v promtool >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
+	  echo "install: prometheus with apt" >&2 && apt-get update -qq && \
+	  apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } || \
+	  echo "install: no prometheus; tests that need one are skipped (Debian: apt-get install prometheus)" >&2
+
 # A real browser for the tests of the console, in the same way.
 chromium:
 	@command -v chromium-headless-shell >/dev/null 2>&1 || command -v chromium >/dev/null 2>&1 || \
@@ -52,12 +59,38 @@ chromium:
 test-fast: $(VENV)/dev.stamp redis  ## tests without engines and models
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e and not embedder and not slow"
 
-test: lint redis chromium  ## every check and test, with real Ray Serve and vLLM
+test: lint redis prometheus chromium  ## every check and test, with real Ray Serve and vLLM
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not e2e"
 	$(BIN)/python -m pytest -q -m e2e
 
-bench: $(VENV)/dev.stamp  ## the measurements behind the documentation's numbers
-	$(BIN)/python -m bench.overhead
+soak: $(VENV)/dev.stamp  ## runs of minutes on real engines
+	$(BIN)/python -m pytest -q -s -m soak tests/soak
+
+# Peers, each in an environment of its own: what `make bench` compares with, at these versions.
+PEERS := build/peers
+ROUTER := $(PEERS)/vllm-router-0.1.17
+LITELLM := $(PEERS)/litellm-1.108.7
+GUIDELLM := $(PEERS)/guidellm-0.8.1
+
+$(ROUTER)/bin/vllm-router:
+	@$(PYTHON_FOR_PEERS) -m venv $(ROUTER) && $(ROUTER)/bin/pip install -q vllm-router==0.1.17
+
+$(LITELLM)/bin/litellm:
+	@$(PYTHON_FOR_PEERS) -m venv $(LITELLM) && $(LITELLM)/bin/pip install -q 'litellm[proxy]==1.108.7'
+
+$(GUIDELLM)/bin/guidellm:
+	@$(PYTHON_FOR_PEERS) -m venv $(GUIDELLM) && $(GUIDELLM)/bin/pip install -q guidellm==0.8.1
+
+PYTHON_FOR_PEERS := $(if $(PYTHON),$(PYTHON),python3.11)
+
+peers: $(ROUTER)/bin/vllm-router $(LITELLM)/bin/litellm $(GUIDELLM)/bin/guidellm
+
+# BENCH adds options of bench.whole (`--without live`); FOREBAY_DATA=dir adds what needs traces and labelled pairs.
+bench: $(VENV)/dev.stamp peers  ## every comparison, and the README's table from them (BENCH='--rounds 5')
+	$(BIN)/python -m bench.whole --guidellm $(GUIDELLM)/bin/guidellm \
+	  --peer 'vllm-router 0.1.17=$(ROUTER)/bin/vllm-router --port {port} --worker-urls {engine} --log-level error' \
+	  --peer 'LiteLLM 1.108.7=bench/litellm.sh $(LITELLM)/bin/litellm {port} {engine}' \
+	  $(if $(FOREBAY_DATA),--trace $(FOREBAY_DATA)/traces/azure_conv_2023.csv) $(BENCH)
 	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs && \
 	  $(BIN)/python -m bench.capacity; else echo "bench.cache_trust, bench.router_quality and bench.capacity are left out:" \
 	  "FOREBAY_DATA names no folder of reference data"; fi
@@ -76,4 +109,4 @@ lint-chart: $(VENV)/dev.stamp  ## the chart's manifests through checkov (minutes
 lock:  ## write the lock files from the environment in .venv
 	$(BIN)/python requirements/lock.py
 
-.PHONY: help install up down lint redis chromium test-fast test bench lint-chart lock
+.PHONY: help install up down lint redis prometheus chromium test-fast test soak peers bench lint-chart lock

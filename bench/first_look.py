@@ -38,7 +38,7 @@ from cache.guard.outlook import FILE as OUTLOOK
 from cache.guard.outlook import foresight_for
 from cache.guard.verifier import Guard, guard_for
 from cache.guard.verifier import packaged_model as packaged_guard
-from cache.verdict import Side, Verifier
+from cache.verdict import Notes, Side, Verifier
 from core.config.records import Semantic
 from core.embedder import MINILM, Encoder, Vector, packaged_minilm
 from core.encoders import encoder_for
@@ -168,7 +168,7 @@ async def measured(glance: TokenVectors, encoder: Encoder, threshold: float, cou
         part = columns[:size]
         look = FirstLook(glance, -1.0 if least is None else least, foresight)
         for column in part:
-            look.add(str(column), "p", mix.stored[column].text)
+            look.add(str(column), "p", mix.stored[column].text, Notes())
         await look.settled()
         began = time.process_time()
         passed = np.array([await look.promising("p", text) for text in mix.asked])

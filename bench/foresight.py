@@ -37,9 +37,9 @@ PROMPT_SETS = ("routellm_mmlu", "routellm_gsm8k")
 FIRST_LINE = 300
 # Others that a text is paired with, and how near they must be by static vectors.
 BESIDE, NEAR = 6, 0.5
-# Shares of the pairs to be served that may be lost to the least sum and to the least likeness: below half the hundredth
-# that may be lost of what people ask, whose wordings are freer than these.
-LOST_SUM, LOST_LIKENESS = 0.004, 0.001
+# Shares of the pairs to be served that may be lost to the least sum and to the least likeness. Of what people ask, in
+# freer wordings than these, two or three times as many are lost.
+LOST_SUM, LOST_LIKENESS = 0.012, 0.001
 STRENGTH = 0.03
 # The project's own pairs are many and alike; a feature that hardly varies is left as it is.
 MADE_WEIGHT, LEAST_SCALE = 0.3, 1e-3

@@ -1,6 +1,6 @@
 """Real vLLM engines against each other, in turns: how batches are made, how prompts are cut, where they are prefilled.
 
-    python -m bench.live [--only batching chunked apart] [--rounds 5] [--model packaged:SmolLM2-135M-Instruct] [--json]
+    python -m bench.live [--only batching chunked apart] [--rounds 5] [--html F.html] [--json]
 
 Each comparison is a configuration whose two tiers are the two sides, started by `forebay up` and ended after; the load
 goes to the engines' own addresses, so no cache and no gateway is in the way. Every round takes both sides, in an order
@@ -37,6 +37,7 @@ from bench.load.measures import Run, Wanted
 from bench.load.prompts import Prompts, Synthetic
 from bench.load.records import Measured, measured
 from bench.load.repeats import interval
+from bench.load.svg import Series, plot
 from bench.load.target import Target
 
 SLOTS = 8
@@ -73,7 +74,7 @@ class Side:
 
 def lengths(seed: int) -> list[int]:
     """Answer lengths of a round: exponential, at least 1."""
-    return np.random.default_rng(seed).geometric(1 / OUTPUT, REQUESTS).tolist()
+    return [int(one) for one in np.random.default_rng(seed).geometric(1 / OUTPUT, REQUESTS)]
 
 
 def seconds(found: Measured) -> float:
@@ -130,6 +131,8 @@ def steady(side: Side, seed: int) -> Figures:
 
 
 Load = Callable[[Side, int], Figures]
+# Every prompt goes over; one that cannot is an error, so that nothing is measured that did not happen.
+APART = {"min_prompt_tokens": 0, "prefill_deadline": None, "on_prefill_failure": "error"}
 # What differs: the engine's arguments (or the tier's) of A and B, and the load of each.
 COMPARISONS: dict[str, tuple[tuple[str, dict[str, Any], Load], tuple[str, dict[str, Any], Load]]] = {
     "batching": (("static", {}, static), ("continuous", {}, continuous)),
@@ -137,7 +140,7 @@ COMPARISONS: dict[str, tuple[tuple[str, dict[str, Any], Load], tuple[str, dict[s
         ("off", {"engine": {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}}, disturbed),
         ("on", {"engine": {"enable_chunked_prefill": True, "max_num_batched_tokens": 64}}, disturbed),
     ),
-    "apart": (("together", {}, steady), ("apart", {"disaggregation": {"min_prompt_tokens": 64}}, steady)),
+    "apart": (("together", {}, steady), ("apart", {"disaggregation": APART}, steady)),
 }
 
 
@@ -197,9 +200,22 @@ def rows(name: str, names: tuple[str, str], seen: tuple[list[Figures], list[Figu
             {
                 "comparison": name, "figure": figure, "a": names[0], "b": names[1], "a_median": median(a),
                 "b_median": median(b), "ratio": median(ratios), "ci95": interval(ratios), "rounds": len(ratios),
+                "a_rounds": a, "b_rounds": b,
             }
         )  # fmt: skip
     return found
+
+
+def page(found: Sequence[dict[str, Any]]) -> str:
+    """Both sides of every figure, round by round, as one HTML file."""
+    plots = []
+    for row in found:
+        numbers = np.arange(1, row["rounds"] + 1, dtype=float)
+        sides = [Series(row[side], numbers, np.array(row[f"{side}_rounds"])) for side in ("a", "b")]
+        ratio = f"{row['b']} over {row['a']}: {row['ratio']:.2f}"
+        plots.append(plot(f"{row['comparison']}, {row['figure']}; {ratio}", "round", row["figure"], sides))
+    head = "<!doctype html><meta charset='utf-8'><title>bench.live</title><style>svg{width:640px;display:block}</style>"
+    return "\n".join([head, *plots])
 
 
 def main() -> None:
@@ -210,9 +226,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, default=list(COMPARISONS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="packaged:SmolLM2-135M-Instruct", metavar="SOURCE")
+    parser.add_argument(
+        "--html", type=Path, metavar="F.html", help="write plots: static against continuous, and the rest"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = [row for name in given.only for row in measure(name, given.rounds, given.model)]
+    if given.html is not None:
+        given.html.write_text(page(found), encoding="utf-8")
     if given.json:
         print(json.dumps({"rounds": given.rounds, "slots": SLOTS, "model": given.model, "rows": found}))
         return

@@ -1,6 +1,6 @@
 """`forebay bench` beside `vllm bench serve` and GuideLLM: the same trace on the same server, in turns.
 
-    python -m bench.load_peers --trace F.csv --tokenizer DIR [--rounds 5] [--requests 60] [--rate 8] \\
+    python -m bench.load_peers --trace F.csv [--tokenizer DIR] [--rounds 5] [--requests 60] [--rate 8] \\
         [--guidellm PATH] [--url http://host:port/v1 --model m] [--json]
 
 Without `--url` the server is a scripted engine, a fresh one for each run, whose n-th answer always takes the same time;
@@ -31,10 +31,13 @@ from typing import Any
 import numpy as np
 
 from bench.load.repeats import interval
-from bench.load_accuracy import SCRIPT, engine
+from bench.load_accuracy import engine
 from capacity.traces import read_trace
+from deploy.weights import ensure
 
 FIGURES = ("ttft", "tpot", "e2e")
+# The scripted engine: times as a mid-sized model has them.
+SCRIPT = {"ttft": 0.1, "itl": 0.02, "spread": 0.3}
 # Longer prompts and answers are cut: the question is who measures right, not how long it takes.
 LONGEST_PROMPT, LONGEST_OUTPUT = 400, 40
 BLOCK = 16
@@ -179,7 +182,7 @@ def main() -> int:
         prog="python -m bench.load_peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--tokenizer", required=True, help="folder of a tokenizer, which the peers need")
+    parser.add_argument("--tokenizer", help="a folder; without it, that of the demonstration model")
     parser.add_argument("--guidellm", metavar="PATH", help="the guidellm program")
     parser.add_argument("--url", help="a real server, with /v1 or without; else a scripted engine")
     parser.add_argument("--model", default="m")
@@ -188,6 +191,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=8.0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    given.tokenizer = given.tokenizer or str(ensure(lambda *_: None))
     tools: dict[str, Tool] = {"forebay": ours, "vllm": vllm}
     if given.guidellm is not None:
         tools["guidellm"] = guidellm(given.guidellm)

@@ -34,6 +34,8 @@ import httpx
 import psutil
 import uvloop
 
+from bench.load.repeats import interval
+
 MODEL = "scripted"
 CONCURRENCY = 32
 STREAMS = 16
@@ -293,7 +295,10 @@ def main() -> None:
     median_of = {name: medians([figures[name] for figures in rounds]) for name in rounds[0]}
     ratios = {name: medians([ratio(f["forebay"], f[name]) for f in rounds]) for name in peers}
     if given.json:
-        print(json.dumps({"rounds": len(rounds), "median": median_of, "forebay_over": ratios}))
+        over = {name: intervals([ratio(f["forebay"], f[name]) for f in rounds]) for name in peers}
+        own = intervals([f["forebay"] for f in rounds])
+        report = {"rounds": len(rounds), "median": median_of, "ci95": own, "forebay_over": ratios}
+        print(json.dumps({**report, "forebay_over_ci95": over}))
         return
     names = ["forebay", *peers]
     print(f"{'median of ' + str(len(rounds)) + ' rounds':22}" + "".join(f"{name:>16}" for name in names), end="")
@@ -306,6 +311,11 @@ def main() -> None:
 def ratio(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, float]:
     """Ours over theirs, figure by figure, in the same round; not a number where theirs is 0."""
     return {name: value / theirs[name] if theirs[name] else float("nan") for name, value in ours.items()}
+
+
+def intervals(rounds: list[dict[str, float]]) -> dict[str, list[float] | None]:
+    """The 95 % interval of every figure's mean over the rounds (Student)."""
+    return {name: interval([one[name] for one in rounds]) for name in rounds[0]}
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:

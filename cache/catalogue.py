@@ -4,26 +4,32 @@ A catalogue holds wordings, never answers. It follows a store, which says what c
 behind it; whether an entry is still there is the store's to say when its answer is fetched.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cache.first_look import FirstLook
 from cache.index import SimilarityIndex
 from cache.stores.base import Wording
+from cache.verdict import Notes
 from core.embedder import Vector
 
 # A vector is held in full, and once as a code of a thirty-second.
 COPIES = 1.05
+# Bytes of a verifier's notes for each character of a text.
+NOTED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A question of the catalogue. `stored_at`: monotonic seconds. `version` grows when its answer is replaced."""
+    """A question of the catalogue. `stored_at`: monotonic seconds. `version` grows when its answer is replaced.
+    `notes`: the verifier's, on the text.
+    """
 
     id: str
     partition: str
     text: str
     stored_at: float
     version: int
+    notes: Notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Catalogue:
     def weight(self, wording: Wording) -> int:
         """Bytes that a question takes here, besides what every entry takes."""
         look = 0 if self.first_look is None else self.first_look.weight
-        return 2 * len(wording.text) + int(wording.vector.nbytes * COPIES) + look
+        return (2 + NOTED) * len(wording.text) + int(wording.vector.nbytes * COPIES) + look
 
     def version(self, key: str) -> int | None:
         """The version of a known question; None where it is not known."""
@@ -86,17 +92,17 @@ class Catalogue:
     def add(self, key: str, partition: str, wording: Wording, stored_at: float, version: int = 0) -> None:
         """Adds or replaces a question. The vector is copied."""
         self.remove(key)
-        self._known[key] = Known(key, partition, wording.text, stored_at, version)
+        self._known[key] = Known(key, partition, wording.text, stored_at, version, wording.notes)
         self._index.add(partition, key, wording.vector)
         if self.first_look is not None:
-            self.first_look.add(key, partition, wording.text)
+            self.first_look.add(key, partition, wording.text, wording.notes)
         while len(self._known) > self._limit:
             self.remove(next(iter(self._known)))
 
     def renew(self, key: str, stored_at: float, version: int) -> None:
         """The answer to a known question has been replaced."""
         known = self._known.pop(key)
-        self._known[key] = Known(key, known.partition, known.text, stored_at, version)
+        self._known[key] = replace(known, stored_at=stored_at, version=version)
 
     def remove(self, key: str) -> None:
         """Removes a question where it is known; it is found no more, also by a search that is under way."""

@@ -9,7 +9,7 @@ decided as always.
 from dataclasses import dataclass
 
 from cache.index import SimilarityIndex
-from cache.verdict import Foresight
+from cache.verdict import Foresight, Notes
 from core.glance import Glance
 
 # In a longer text, in characters, the mean of the tokens says little: it is not looked at first.
@@ -24,6 +24,7 @@ OVERHEAD = 500
 class _Seen:
     partition: str
     text: str
+    notes: Notes
 
 
 class FirstLook:
@@ -57,11 +58,16 @@ class FirstLook:
         """Waits until the index has taken in what was added."""
         await self._index.settled()
 
-    def add(self, key: str, partition: str, text: str) -> None:
-        """Adds a question; one that is there stays as it is."""
+    def add(self, key: str, partition: str, text: str, notes: Notes) -> None:
+        """Adds a question, and the place for notes on it; one that is there stays as it is."""
         if key not in self._seen:
             self._index.add(partition, key, self._glance.vector(text[:LONGEST]))
-            self._seen[key] = _Seen(partition, text)
+            self._seen[key] = _Seen(partition, text, notes)
+
+    def notes(self, key: str) -> Notes | None:
+        """The notes on a question; None where it is not there."""
+        seen = self._seen.get(key)
+        return None if seen is None else seen.notes
 
     def remove(self, key: str) -> None:
         """Removes a question, where it is there."""
@@ -79,9 +85,9 @@ class FirstLook:
             if near.similarity < self._least:
                 return False
             seen = self._seen.get(near.id)
-            if seen is not None and self._hopeful(text, seen.text, near.similarity):
+            if seen is not None and self._hopeful(text, seen, near.similarity):
                 return True
         return False
 
-    def _hopeful(self, asked: str, stored: str, likeness: float) -> bool:
-        return self._foresight is None or self._foresight.hopeful(asked, stored, likeness)
+    def _hopeful(self, asked: str, stored: _Seen, likeness: float) -> bool:
+        return self._foresight is None or self._foresight.hopeful(asked, stored.text, likeness, stored.notes)

@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 IN_PLACE = 2000
 # Rows in one list of the inverted file when it is trained, and rows read per search whatever the partition's size.
 LIST_ROWS = 256
-READ_ROWS = 8000
+READ_ROWS = 4000
 # Candidates of a search that are scored from their vectors, at least.
 SCORED = 32
 # Dimensions that share a code of four bits.
 TOGETHER = 4
 # Rows that wait, compared in place, until they are coded together.
-TAIL = 64
+TAIL = 32
 # Rows copied from the event loop at one time while a file is filled: about 0.5 ms.
 STEP = 1024
 # Rows that train a file.
@@ -74,7 +74,7 @@ class InvertedFile:
             index = faiss.IndexIVFPQFastScan(self._centroids, dim, self._lists, dim // TOGETHER, 4, metric)
             # Codes of the vectors themselves, not of their distance to the centroid: one table for all lists.
             index.by_residual = False
-        self._index = index
+        self._index, self._probes = index, 0
         self._index.cp.niter = 8
         self._index.cp.min_points_per_centroid = 1
         self._index.train(sample)
@@ -86,9 +86,11 @@ class InvertedFile:
 
     def search(self, query: Vector, count: int) -> list[str]:
         """About the `count` nearest keys, some of them perhaps gone from the partition."""
-        self._index.nprobe = max(8, self._read * self._lists // max(1, len(self.keys)))
+        probes, keys = max(8, self._read * self._lists // max(1, len(self.keys))), self.keys
+        if probes != self._probes:
+            self._probes = self._index.nprobe = probes
         _, rows = self._index.search(query[None, :], count)
-        return [self.keys[row] for row in rows[0] if row >= 0]
+        return [keys[row] for row in rows[0].tolist() if row >= 0]
 
 
 class Partition:
@@ -133,16 +135,16 @@ class Partition:
 
     def here(self, keys: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
         """Those of `keys` that are in the partition, once each, and a copy of their vectors."""
-        held = [key for key in dict.fromkeys(keys) if key in self.slots]
-        return held, self.rows[[self.slots[key] for key in held]]
+        slots = self.slots
+        held = {key: slots[key] for key in keys if key in slots}
+        return list(held), self.rows.take(np.array(list(held.values()), dtype=np.intp), axis=0)
 
     def scored(self, query: Vector, keys: Sequence[str], count: int) -> list[Neighbour]:
         """The `count` nearest of `keys` that are in the partition, nearest first."""
         held, vectors = self.here(keys)
-        similarities = vectors @ query
-        return [
-            Neighbour(held[row], vectors[row], float(similarities[row])) for row in np.argsort(-similarities)[:count]
-        ]
+        found = (vectors @ query).tolist()
+        nearest = sorted(range(len(held)), key=found.__getitem__, reverse=True)[:count]
+        return [Neighbour(held[row], vectors[row], found[row]) for row in nearest]
 
 
 def top_rows(rows: NDArray[np.float32], query: Vector, count: int) -> list[int]:

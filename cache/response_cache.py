@@ -19,7 +19,7 @@ from cache.first_look import FirstLook
 from cache.question import Question
 from cache.stores.base import Entry, Store, Wording
 from cache.stores.memory import MemoryStore
-from cache.verdict import Foresight, Side, Verdict, Verifier
+from cache.verdict import Foresight, Notes, Side, Verdict, Verifier
 from core.clock import Clock
 from core.config.records import Cache
 from core.embedder import Embedding
@@ -247,14 +247,14 @@ class ResponseCache:
         )
         wording = None
         if semantic and embedding is not None:
-            wording = Wording(question.namespace, question.text or "", embedding.vector)
+            wording = self._wording(question, embedding)
         return None if await self._store.put(entry, wording) else "too_large"
 
     def expect(self, question: Question) -> None:
         """The vector of a stored question is being made: other wordings of it are promising already."""
         first_look = self.catalogue.first_look
         if first_look is not None and question.partition is not None and question.text is not None:
-            first_look.add(question.id, question.partition, question.text)
+            first_look.add(question.id, question.partition, question.text, self._notes(question.text))
 
     async def add_wording(self, question: Question, embedding: Embedding | None, controls: Controls) -> None:
         """Lets the semantic layer find an answer that was stored without its vector, where it is still there.
@@ -266,8 +266,7 @@ class ResponseCache:
                 return
             entry = await self._store.get(question.tenant, question.id, touch=False)
             if entry is not None and self._answers(entry, question):
-                wording = Wording(question.namespace, question.text or "", embedding.vector)
-                await self._store.put(replace(entry, partition=question.partition), wording)
+                await self._store.put(replace(entry, partition=question.partition), self._wording(question, embedding))
         finally:
             if self.catalogue.first_look is not None and self.catalogue.version(question.id) is None:
                 self.catalogue.first_look.remove(question.id)
@@ -308,6 +307,15 @@ class ResponseCache:
             return question.bypass
         # Two texts that differ past the embedder's window would have the same vector.
         return "window" if embedding is not None and embedding.truncated else None
+
+    def _wording(self, question: Question, embedding: Embedding) -> Wording:
+        """What other questions are compared with. Notes are taken here, as the text is still at hand."""
+        text, look = question.text or "", self.catalogue.first_look
+        notes = None if look is None else look.notes(question.id)
+        return Wording(question.namespace, text, embedding.vector, notes or self._notes(text))
+
+    def _notes(self, text: str) -> Notes:
+        return Notes(None if self.verifier is None else self.verifier.note(text))
 
     def _answers(self, entry: Entry, question: Question) -> bool:
         """Whether the entry is what the question's id and tenant led to, and not something that lies in its place."""
@@ -385,7 +393,7 @@ class ResponseCache:
         if self.verifier is None or not self._settings.semantic.guard:
             return None
         asked = Side(question.text or "", embedding.vector)
-        return self.verifier.verify(asked, Side(near.known.text, near.vector))
+        return self.verifier.verify(asked, Side(near.known.text, near.vector, near.known.notes))
 
     def _hit(self, entry: Entry, layer: Layer, similarity: float) -> Hit:
         age = max(0.0, self._clock.monotonic() - entry.stored_at)

@@ -100,8 +100,8 @@ def _least(columns: Sequence[Values], seconds: Values) -> list[float]:
     sizes = [float(np.linalg.norm(column / seconds)) for column in columns]
     kept: list[int] = []
     for place in range(len(columns)):
-        # A column must say something of its own: a thousandth of it at least.
-        if np.linalg.svd(scaled[:, [*kept, place]], compute_uv=False)[-1] > 1e-3:
+        # A column must say something of its own, a thousandth of it at least; more columns than rows never do.
+        if len(kept) < len(seconds) and np.linalg.svd(scaled[:, [*kept, place]], compute_uv=False)[-1] > 1e-3:
             kept.append(place)
     found, _ = nnls(scaled[:, kept], np.ones_like(seconds))
     values = [0.0] * len(columns)

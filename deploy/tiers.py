@@ -29,6 +29,10 @@ _NODE_GPUS = 8
 _AFFINITY = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 # vLLM's default for one GPU; a replica is full with as many requests again in its queue.
 _MAX_NUM_SEQS = 256
+# Rounded up by Serve: one replica more than there should be while a tier is updated.
+_SURGE = 1
+# Seconds that a replica is kept after the load has fallen. It takes minutes to start one; Serve's default is ten.
+_KEPT = 120.0
 # Where connectors of a group listen on a node: each replica adds its rank, so the groups' ranges lie apart.
 _PORTS = {"prefill": 20_000, "decode": 22_000}
 
@@ -140,10 +144,12 @@ def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:
     """Serve's deployment options: replicas, and no access log (the gateway writes one line per request).
 
     A replica that is replaced or no longer needed ends when its answers have: none takes longer than `timeout.total`.
+    A replacement is started first, one at a time.
     """
     replicas = replicas or tier.replicas
     options: dict[str, Any] = {
         "graceful_shutdown_timeout_s": tier.timeout.total,
+        "max_surge_percent": _SURGE,
         "logging_config": {"enable_access_log": False},
     }
     if replicas.min == replicas.max:
@@ -154,6 +160,7 @@ def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:
             "min_replicas": replicas.min,
             "max_replicas": replicas.max,
             "target_ongoing_requests": replicas.target_ongoing_requests,
+            "downscale_delay_s": _KEPT,
         },
     }
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cache.verdict import Verdict
 from gateway.auth import Identity, Priority
 from gateway.console.words import Words
 from gateway.forecast import Need
@@ -49,7 +50,7 @@ class Account:
     shed: bool = False
     semantic: str | None = None
     similarity: float | None = None
-    guard: str | None = None
+    verdict: Verdict | None = None
     complexity: float | None = None
     truncated: bool = False
     route_reason: str | None = None
@@ -67,6 +68,12 @@ class Account:
     called_at: float | None = None
     trace: Trace | None = None
     words: Words | None = None
+
+    @property
+    def guard(self) -> str | None:
+        """What the guard said, and why."""
+        verdict = self.verdict
+        return None if verdict is None else f"{'served' if verdict.served else 'refused'}:{verdict.feature}"
 
     @property
     def served(self) -> float | None:

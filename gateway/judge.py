@@ -55,7 +55,7 @@ class Judge:
             said = "remembered"
         self._metrics.judge(said).inc()
         if opinion is None:
-            verdict = Verdict(served=False, feature=f"{FEATURE}_{said}", score=doubt.verdict.score)
+            verdict = Verdict(served=False, said=f"{FEATURE}_{said}", score=doubt.verdict.score)
             return replace(found, result="guarded", hit=None, verdict=verdict, doubt=None)
         verdict = judged(doubt.verdict, opinion)
         if opinion:

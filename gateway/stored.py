@@ -106,7 +106,7 @@ class StoredAnswers:
         """Note what a lookup found where the request shows it."""
         account.similarity = found.similarity
         if found.verdict is not None:
-            account.guard = f"{'served' if found.verdict.served else 'refused'}:{found.verdict.feature}"
+            account.verdict = found.verdict
         if found.hit is not None:
             account.cache = "hit-semantic"
 

@@ -71,8 +71,12 @@ SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test-fast` leaves out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out, and leave out what only `make soak` runs."""
+    if "soak" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("soak")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     slow = {HERE / f"{module}.py" for module in SLOW}
     for item in items:
         if item.path in slow:

@@ -22,8 +22,8 @@ class Upgrade(Record):
     type: Literal["NewCluster", "NewClusterWithIncrementalUpgrade", "None"] = "NewCluster"
     """NewCluster: a second cluster takes over when it is ready, so its GPUs must be free; None: no change until the
     RayService is made anew."""
-    deletionDelaySeconds: int = Field(600, ge=0)
-    """How long the old cluster stays after the new one has taken over: the longest answer of a tier."""
+    deletionDelaySeconds: int | None = Field(None, ge=0)
+    """How long the old cluster stays after the new one has taken over; null is the longest answer of a tier."""
 
 
 class IncrementalUpgrade(Record):

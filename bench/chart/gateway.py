@@ -25,7 +25,8 @@ class Image(Record):
 
 
 class Probes(Record):
-    """Probes of a container, each a whole Kubernetes probe on a named port. null leaves one out."""
+    """Probes of a container, each a whole Kubernetes probe on a named port. null leaves one out; another action takes
+    httpGet: null."""
 
     startup: kinds.Probe | None = None
     """Until it succeeds once, the others wait."""

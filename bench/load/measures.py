@@ -134,6 +134,8 @@ def document(run: Run, aims: Aims, setup: Mapping[str, object], notes: Sequence[
         "duration_s": duration,
         "throughput_rps": _per(done, duration),
         "throughput_tok_s": _per(tokens, duration),
+        "throughput_rps_ci95": _rate_interval(run, np.ones(len(run))),
+        "throughput_tok_s_ci95": _rate_interval(run, run.tokens.astype(float)),
         **{metric: summary(run.values(metric)) for metric in METRICS},
         "goodput": None if good is None else float(good.mean()),
         "goodput_rps": None if good is None else _per(int(good.sum()), duration),
@@ -289,6 +291,18 @@ def _per(count: int, seconds: float) -> float | None:
 
 def _ends(estimate: Estimate) -> list[float] | None:
     return None if estimate.low is None or estimate.high is None else [estimate.low, estimate.high]
+
+
+def _rate_interval(run: Run, weights: Values) -> list[float] | None:
+    """95 % interval of a rate from what was answered in ten equal parts of the time; None for under 50 answers."""
+    last, answered = run.found["last"], run.answered
+    if int(answered.sum()) < 5 * BATCHES:
+        return None
+    begin, end = float(run.found["due"][0]), float(np.nanmax(last[answered]))
+    parts, _ = np.histogram(last[answered], np.linspace(begin, end, BATCHES + 1), weights=weights[answered])
+    rates = parts * BATCHES / (end - begin)
+    mean, half = float(rates.mean()), float(T_9 * rates.std(ddof=1) / np.sqrt(BATCHES))
+    return [mean - half, mean + half]
 
 
 def _share_interval(good: Rows) -> list[float] | None:

@@ -1,6 +1,6 @@
 """Made-up numbers of a tier whose prefill and decode are apart, in the form in which Ray exports them.
 
-Such a tier needs engines on GPUs; what its dashboard asks for is here so that its queries can be seen to work.
+Such a tier needs Ray and two engines; what its dashboard asks for is here so that its queries can be seen to work.
 """
 
 import random
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 # (mode, reason) of a prompt, and how many in a hundred.
 MODES = (("remote", "ok", 70), ("local", "short", 20), ("local", "cached", 8), ("fallback", "deadline", 2))
-GROUPS = {"PrefillServer": 3, "DecodeServer": 9}
+GROUPS = {"prefill:frontier": 3, "decode:frontier": 9}
 RATE = 5.0
 
 

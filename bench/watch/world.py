@@ -25,7 +25,7 @@ SAID = {
 }
 MODELS = {"small": "small-model", "frontier": "frontier-model"}
 RUNNING = 16
-STARTING = 90.0
+STARTING = 240.0
 PRICES = {"small": {"input": 0.05, "output": 0.2}, "frontier": {"input": 0.6, "output": 2.4}}
 
 
@@ -100,6 +100,7 @@ class World:
             "auth": {"store": store, "keys": keys},
             "cache": {
                 "store": store,
+                "timeout": "500ms",
                 "exact": {"ttl": "10m"},
                 "semantic": {"ttl": "10m", "deadline": "1s", "judge": "small", "shadow_rate": 0.5},
             },

@@ -21,6 +21,8 @@ from cache.guard.pairing import FEATURES
 from core.errors import ForebayError
 
 SCHEMA = 1
+# Inner nodes of a tree: their answers fit in a byte.
+MOST_INNER = 8
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -44,10 +46,38 @@ class Trees:
     value: Floats
     base: float
 
-    def contributions(self, features: Floats) -> tuple[float, Floats]:
-        """The sum of the leaves, and what each feature added on the way down; shape of `features`."""
+    def total(self, features: Floats) -> float:
+        """The sum of the leaves that features of shape (features,) lead to."""
+        # What all nodes of a tree say is one number, and the leaf is looked up: small steps cost more than large ones.
+        feature, threshold, rows, leaves = self._answers
+        said = np.packbits(features[feature] > threshold, axis=1, bitorder="little")[:, 0]
+        return float(self.base + leaves[rows + said].sum())
+
+    @cached_property
+    def _answers(self) -> "tuple[Integers, Floats, Integers, Floats]":
+        """Of each tree the inner nodes, shape (trees, MOST_INNER), what is added to a tree's answers to find its leaf,
+        and the leaves by the answers, all trees in one row.
+        """
+        trees = len(self.feature)
+        inner = self.feature >= 0
+        # The number of an inner node among those of its tree, which is the bit of its answer.
+        bit = np.cumsum(inner, axis=1) - 1
+        at = np.argsort(~inner, axis=1, kind="stable")[:, :MOST_INNER]
+        row = np.arange(trees)[:, np.newaxis]
+        used = inner[row, at]
+        feature = np.where(used, self.feature[row, at], 0)
+        threshold = np.where(used, self.threshold[row, at], np.inf)
+        answers = np.arange(2**MOST_INNER)[np.newaxis, :]
+        node = np.zeros((trees, answers.size), dtype=np.int64)
+        for _ in range(MOST_INNER):
+            beyond = answers >> np.maximum(bit[row, node], 0) & 1
+            below = np.where(beyond == 1, self.right[row, node], self.left[row, node])
+            node = np.where(inner[row, node], below, node)
+        return feature, threshold, np.arange(trees) * answers.size, self.value[row, node].ravel()
+
+    def contributions(self, features: Floats) -> Floats:
+        """What each feature adds on the way down; shape of `features`."""
         way = self._way
-        # All nodes are compared at once: a hundred small steps cost more than a few large ones.
         beyond = features[way.feature] > way.threshold
         below = np.where(beyond, way.right, way.left)
         node, path = way.roots, []
@@ -57,7 +87,7 @@ class Trees:
         inner = np.concatenate(path) if path else way.roots[:0]
         gained = way.value[below[inner]] - way.value[inner]
         worth: Floats = np.bincount(way.feature[inner], gained, len(features)).astype(np.float64)
-        return float(self.base + way.value[node].sum()), worth
+        return worth
 
     @cached_property
     def _way(self) -> "Way":
@@ -101,13 +131,19 @@ class PairModel:
     cut: float
     recipe: Mapping[str, JsonValue]
 
-    def score(self, features: Floats) -> tuple[float, Floats]:
-        """Probability that one answer serves both, 0 to 1, and what each feature added, in log-odds."""
-        linear = self.weights * (features - self.mean) / self.scale
-        total, worth = self.trees.contributions(features)
+    def score(self, features: Floats) -> float:
+        """Probability that one answer serves both, 0 to 1."""
+        share, linear = self.tree_share, float(self._linear(features).sum())
+        odds = share * self.trees.total(features) + (1 - share) * (linear + self.bias)
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds))))
+
+    def worth(self, features: Floats) -> Floats:
+        """What each feature adds to the score, in log-odds; shape of `features`."""
         share = self.tree_share
-        odds = share * total + (1 - share) * (float(linear.sum()) + self.bias)
-        return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds)))), share * worth + (1 - share) * linear
+        return share * self.trees.contributions(features) + (1 - share) * self._linear(features)
+
+    def _linear(self, features: Floats) -> Floats:
+        return self.weights * (features - self.mean) / self.scale
 
 
 def load_model(path: Path) -> PairModel:
@@ -136,6 +172,9 @@ def _model(document: Mapping[str, JsonValue]) -> PairModel:
     mean, scale, weights = (_floats(linear[key], 1) for key in ("mean", "scale", "weights"))
     if not len(mean) == len(scale) == len(weights) == len(FEATURES):
         raise ValueError("one mean, scale and weight per feature")
+    feature = _integers(trees["feature"])
+    if (feature >= 0).sum(axis=1).max(initial=0) > MOST_INNER:
+        raise ValueError(f"at most {MOST_INNER} inner nodes per tree")
     return PairModel(
         embedder=str(document["embedder"]),
         mean=mean,
@@ -143,7 +182,7 @@ def _model(document: Mapping[str, JsonValue]) -> PairModel:
         weights=weights,
         bias=float(cast("float", linear["bias"])),
         trees=Trees(
-            feature=_integers(trees["feature"]),
+            feature=feature,
             threshold=_floats(trees["threshold"], 2),
             left=_integers(trees["left"]),
             right=_integers(trees["right"]),

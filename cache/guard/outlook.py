@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cache.guard.model import GuardFileError, checksum
 from cache.guard.pairing import FEATURES
 from cache.guard.verifier import Guard
-from cache.verdict import Foresight, Verifier
+from cache.verdict import Foresight, Notes, Verifier
 
 FILE = "outlook.json"
 SCHEMA = 1
@@ -65,9 +65,9 @@ class Foreseeing:
         self._least, self.likeness = least
         self._rules_only = rules_only
 
-    def hopeful(self, asked: str, stored: str, likeness: float) -> bool:
+    def hopeful(self, asked: str, stored: str, likeness: float, notes: Notes | None = None) -> bool:
         """Whether the stored answer may be served, for all that the texts say."""
-        pair = self._guard.compared(asked, stored)
+        pair = self._guard.compared(asked, stored, notes)
         if pair is None:
             return True
         if pair.refusal() is not None:

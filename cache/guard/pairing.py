@@ -113,7 +113,7 @@ class Pair:
         """The features of the texts; the place of the similarity is left open."""
         a, b, words = self.a, self.b, self._compared()
         aligned, table = words.aligned, self._table
-        over = (*aligned.left, *aligned.right)
+        over, near = (*aligned.left, *aligned.right), _nearness(a, b, table)
         counts = sorted((len(aligned.left), len(aligned.right)))
         missing = sorted(words.missing)
         prefix, gaps = _frame(a.tokens, b.tokens)
@@ -124,12 +124,12 @@ class Pair:
             0.0,
             words.shared[1],
             words.shared[0],
-            *_covered(a, b, words, table),
+            *near.coverage(words, table),
             max(words.over),
             min(words.over),
             counts[1],
             counts[0],
-            *_substitutes(a, b, aligned, table),
+            *near.substitutes(aligned),
             max(map(table.weight, over), default=0.0),
             sum([word not in table for word in over]),
             words.common / max(1, union),
@@ -227,51 +227,73 @@ def _units_differ(a: Reading, b: Reading, counted: frozenset[str]) -> bool:
     )
 
 
-def _covered(a: Reading, b: Reading, words: _Words, table: WordTable) -> tuple[float, float]:
-    """Share of each side's weight that the other covers, a left-over word by its nearest word; the larger one first."""
-    left, right = words.aligned.left, words.aligned.right
-    one = _coverage(left, b.words, words.totals[0], table)
-    other = _coverage(right, a.words, words.totals[1], table)
-    return max(one, other), min(one, other)
+@dataclass(slots=True)
+class _Nearness:
+    """How near the content words of one side are to those of the other, as cosines of their static vectors.
+
+    `rows`: one per word of the first side, in order, with one value per word of the other side. `columns`: the same the
+    other way round. `row_of`, `column_of`: the place of a word.
+    """
+
+    rows: Sequence[Sequence[float]]
+    columns: Sequence[Sequence[float]]
+    row_of: Mapping[str, int]
+    column_of: Mapping[str, int]
+
+    def coverage(self, words: _Words, table: WordTable) -> tuple[float, float]:
+        """Share of each side's weight that the other covers, a left-over word by its nearest word; the larger first."""
+        left, right = words.aligned.left, words.aligned.right
+        one = _coverage([self.rows[self.row_of[word]] for word in left], left, words.totals[0], table)
+        other = _coverage([self.columns[self.column_of[word]] for word in right], right, words.totals[1], table)
+        return max(one, other), min(one, other)
+
+    def substitutes(self, aligned: Alignment) -> tuple[float, float, float]:
+        """Best and worst cosine of left-over words that face each other, and of the worst one that faces none."""
+        lines, at_line, at_place = self.rows, self.row_of, self.column_of
+        few, many = aligned.left, aligned.right
+        if len(few) > len(many):
+            lines, at_line, at_place = self.columns, self.column_of, self.row_of
+            few, many = many, few
+        if not many:
+            return 1.0, 1.0, 1.0
+        facing: list[float] = []
+        alone = set(range(len(many)))
+        if few:
+            # The best pair first, then the best of those words that are left, and so on.
+            near, places = [lines[at_line[word]] for word in few], [at_place[word] for word in many]
+            cells = [(-line[place], row, at) for row, line in enumerate(near) for at, place in enumerate(places)]
+            cells.sort()
+            free = set(range(len(few)))
+            for value, row, at in cells:
+                if row in free and at in alone:
+                    facing.append(-value)
+                    free.discard(row)
+                    alone.discard(at)
+        return max(facing, default=1.0), min(facing, default=1.0), self._fit([many[at] for at in alone], at_place)
+
+    def _fit(self, alone: Sequence[str], place_of: Mapping[str, int]) -> float:
+        """The cosine of the word that has the least to its nearest one on the other side."""
+        if not alone:
+            return 1.0
+        lines = self.rows if place_of is self.row_of else self.columns
+        return min([max(lines[place_of[word]], default=-1.0) for word in alone])
 
 
-def _coverage(left: Sequence[str], others: tuple[str, ...], total: float, table: WordTable) -> float:
-    if not left:
-        return 1.0
-    weights = [table.weight(word) for word in left]
-    if not others:
-        return 1 - sum(weights) / total
-    nearest = np.maximum.reduce(table.stack(left) @ table.whole(others).T, axis=1)
-    distance = 1 - np.minimum(np.maximum(nearest, 0), 1)
-    lost = np.add.accumulate(np.array(weights, dtype=np.float32) * distance)[-1]
-    return float(1 - lost / np.float32(total))
+def _nearness(a: Reading, b: Reading, table: WordTable) -> _Nearness:
+    rows: list[list[float]] = (table.whole(a.words) @ table.whole(b.words).T).tolist()
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(b.words)
+    return _Nearness(rows, columns, _places(a.words), _places(b.words))
 
 
-def _substitutes(a: Reading, b: Reading, aligned: Alignment, table: WordTable) -> tuple[float, float, float]:
-    """Best and worst similarity of left-over words that face each other, and of the worst one that faces none."""
-    few, many = sorted((aligned.left, aligned.right), key=len)
-    others = b.words if many is aligned.left else a.words
-    if not many:
-        return 1.0, 1.0, 1.0
-    facing: list[float] = []
-    alone = set(range(len(many)))
-    if few:
-        # The best pair first, then the best of those words that are left, and so on.
-        near = (table.stack(few) @ table.stack(many).T).tolist()
-        cells = sorted((-value, row, column) for row, line in enumerate(near) for column, value in enumerate(line))
-        free = set(range(len(few)))
-        for value, row, column in cells:
-            if row in free and column in alone:
-                facing.append(-value)
-                free.discard(row)
-                alone.discard(column)
-    fit = 1.0
-    if alone and others:
-        unfaced = table.stack([many[at] for at in sorted(alone)])
-        fit = float(np.maximum.reduce(unfaced @ table.whole(others).T, axis=1).min())
-    elif alone:
-        fit = -1.0
-    return max(facing, default=1.0), min(facing, default=1.0), fit
+def _places(words: Sequence[str]) -> dict[str, int]:
+    return {word: at for at, word in enumerate(words)}
+
+
+def _coverage(near: Sequence[Sequence[float]], left: Sequence[str], total: float, table: WordTable) -> float:
+    lost = 0.0
+    for word, line in zip(left, near, strict=True):
+        lost += table.weight(word) * (1.0 - min(max(*line, 0.0), 1.0) if line else 1.0)
+    return 1.0 - lost / total
 
 
 def _role_changes(a: Mapping[str, frozenset[str]], b: Mapping[str, frozenset[str]]) -> tuple[int, int]:

@@ -184,7 +184,7 @@ def _measure(fitted: dict[str, JsonValue], table: Table, held: NDArray[np.bool_]
     served: Counter[tuple[str, bool]] = Counter()
     asked = Counter((pair.source, pair.same) for pair in (*table.pairs, *table.settled) if pair.held_out)
     for row, pair, out in zip(table.rows, table.pairs, held, strict=True):
-        if out and model.score(row)[0] >= CUT:
+        if out and model.score(row) >= CUT:
             served[pair.source, pair.same] += 1
     report: dict[str, JsonValue] = {}
     for source in sorted({source for source, _ in asked}):

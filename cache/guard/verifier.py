@@ -2,16 +2,16 @@
 
 import importlib.resources
 import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from cache.guard.lexicon import lexicon
-from cache.guard.model import GuardFileError, PairModel, load_model, parse_model
+from cache.guard.model import Floats, GuardFileError, PairModel, load_model, parse_model
 from cache.guard.model import deciding as deciding_feature
 from cache.guard.pairing import FEATURES, Pair
-from cache.guard.reading import Reader
+from cache.guard.reading import Reader, Reading, pack, unpack
 from cache.guard.words import word_table
-from cache.verdict import Feature, Side, Verdict, Verifier
+from cache.verdict import Feature, Notes, Side, Verdict, Verifier
 
 logger = logging.getLogger(__name__)
 ARTEFACT = "guard.json"
@@ -35,38 +35,61 @@ class Guard:
         self._lexicon, self._words = lexicon(), word_table()
         reader = Reader(self._lexicon, self._words)
         self._read = lru_cache(maxsize=READINGS)(reader.read)
-        self.compared = lru_cache(maxsize=PAIRS)(self._compared)
+        self._pairs: dict[tuple[str, str], Pair | None] = {}
 
     def verify(self, asked: Side, stored: Side) -> Verdict:
         """Whether the stored answer may be served, and what decided: a rule or a feature by name, or `identical`."""
-        pair = self.compared(asked.text, stored.text)
+        pair = self.compared(asked.text, stored.text, stored.notes)
         if pair is None:
-            return Verdict(served=True, feature="identical")
+            return Verdict(served=True, said="identical")
         if (rule := pair.refusal()) is not None:
-            return Verdict(served=False, feature=rule)
-        score, worth = self._model.score(pair.features(float(asked.vector @ stored.vector)))
+            return Verdict(served=False, said=rule)
+        features = pair.features(float(asked.vector @ stored.vector))
+        score = self._model.score(features)
         served = score >= self.cut
-        unsure = abs(score - self.cut) <= UNSURE
-        return Verdict(served, deciding_feature(worth, served), round(score, 4), unsure)
+        return Verdict(
+            served, partial(self._deciding, features, served), round(score, 4), unsure=abs(score - self.cut) <= UNSURE
+        )
+
+    def _deciding(self, features: Floats, served: bool) -> str:
+        return deciding_feature(self._model.worth(features), served)
+
+    def note(self, text: str) -> bytes:
+        """The reading of a text, packed."""
+        return pack(self._read(text))
 
     def features(self, asked: Side, stored: Side) -> list[Feature]:
         """What the model sees in the pair; nothing where the texts are the same or a rule refuses them."""
-        pair = self.compared(asked.text, stored.text)
+        pair = self.compared(asked.text, stored.text, stored.notes)
         if pair is None or pair.refusal() is not None:
             return []
         values = pair.features(float(asked.vector @ stored.vector))
-        _, worth = self._model.score(values)
+        worth = self._model.worth(values)
         found = zip(FEATURES, values.tolist(), worth.tolist(), strict=True)
         return sorted((Feature(*each) for each in found), key=lambda feature: -abs(feature.worth))
 
     def score(self, pair: Pair, similarity: float) -> float:
         """What the model says of a pair that no rule refuses, 0 to 1."""
-        return self._model.score(pair.features(similarity))[0]
+        return self._model.score(pair.features(similarity))
 
-    def _compared(self, asked: str, stored: str) -> Pair | None:
-        """What the guard sees in two texts; None where they are the same."""
-        a, b = self._read(asked), self._read(stored)
-        return None if a.identity == b.identity else Pair(a, b, self._lexicon, self._words)
+    def compared(self, asked: str, stored: str, notes: Notes | None = None) -> Pair | None:
+        """What the guard sees in two texts; None where they are the same. `notes` on the stored one are completed."""
+        key = asked, stored
+        if key in self._pairs:
+            return self._pairs[key]
+        a, b = self._read(asked), self._reread(stored, notes)
+        pair = None if a.identity == b.identity else Pair(a, b, self._lexicon, self._words)
+        self._pairs[key] = pair
+        if len(self._pairs) > PAIRS:
+            del self._pairs[next(iter(self._pairs))]
+        return pair
+
+    def _reread(self, text: str, notes: Notes | None) -> Reading:
+        if notes is None:
+            return self._read(text)
+        if notes.packed is None:
+            notes.packed = self.note(text)
+        return unpack(notes.packed)
 
 
 class IdenticalOnly:
@@ -74,6 +97,9 @@ class IdenticalOnly:
 
     def __init__(self) -> None:
         self._reader = Reader(lexicon(), word_table())
+
+    def note(self, text: str) -> None:
+        """Nothing: two texts are read in no time."""
 
     def verify(self, asked: Side, stored: Side) -> Verdict:
         """Whether the two texts are the same."""

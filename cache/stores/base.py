@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from cache.verdict import Notes
 from core.embedder import Vector
 
 
@@ -28,12 +29,13 @@ class Wording:
     """What the semantic layer compares: the text of a question and its unit vector.
 
     `namespace` names the embedder that made the vector. It follows from the question's id, but for the embedder: the
-    answer to a question may be replaced, its wording cannot.
+    answer to a question may be replaced, its wording cannot. `notes` are this process's own.
     """
 
     namespace: str
     text: str = field(repr=False)
     vector: Vector = field(repr=False)
+    notes: Notes = field(default_factory=Notes, repr=False)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,13 @@ class Prefilling:
             if left is not None and leg.handed is None:
                 left.abandoned()
             raise
+        except Exception as error:  # noqa: BLE001  # whatever a group without replicas looks like to its caller
+            logger.warning("choosing a prefill replica failed with %s", type(error).__name__)
+            self._give_up(request, leg)
+            broken = self._there if leg.peer is None else leg.breaker
+            if broken is not None and leg.handed is None:
+                broken.failed("error")
+            return Failed("no_replica" if leg.peer is None else "unreachable", leg.peer)
 
     async def _ask_one(self, request: Request, ask: Ask, tried: set[str], leg: _Leg) -> Handed | Failed:
         while True:

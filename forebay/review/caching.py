@@ -7,7 +7,7 @@ from forebay.review.samples import Histogram
 LOOKUPS, COMPARED, REPEATED = 40, 20, 20
 # The shipped τ: what is at least so near would usually be worth asking the guard about.
 NEAR, HIGH_TAU = 0.80, 0.85
-FAILED_SHARE, DISAGREE_SHARE, REPEATED_SHARE = 0.02, 0.3, 0.1
+FAILED_SHARE, BADLY, DISAGREE_SHARE, REPEATED_SHARE = 0.02, 0.1, 0.3, 0.1
 LOST_SHARE, LOST_OF_NEAR = 0.05, 0.4
 TOP = 10
 
@@ -64,7 +64,7 @@ def _failures(answer: Answer, lookups: dict[tuple[str, ...], float]) -> None:
         answer.findings.append(
             Finding(
                 "cache_lookups_fail",
-                "problem",
+                "problem" if failed / asked >= BADLY else "note",
                 f"{failed / asked:.1%} of cache lookups run out of time or fail",
                 {"failed": rounded(failed, 1), "asked": rounded(asked, 1)},
                 "Look at the store's latency and breaker, and at the embedder's: these are misses for nothing.",

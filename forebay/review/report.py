@@ -190,16 +190,17 @@ def plots(case: Case) -> dict[str, bytes]:
     found["hit rate"] = _plot(now, "share", {"hits": (rate, BLUE)})
     used = {}
     for tier, color in (("small", ORANGE), ("frontier", BLUE)):
-        inside, limit = (
-            now.gauge(f"forebay_{name}", lambda tier=tier, **one: one.get("tier") == tier)
-            for name in ("inflight", "inflight_limit")
-        )
+        inside, limit = (_of_tier(now, f"forebay_{name}", tier) for name in ("inflight", "inflight_limit"))
         if np.isfinite(limit).any():
             used[tier] = (_smooth(np.nan_to_num(inside / limit)), color)
     if used:
         used["ceiling"] = (np.full(len(now.times), 0.7), GREY)
         found["utilization"] = _plot(now, "share", used)
     return found
+
+
+def _of_tier(samples: Samples, name: str, tier: str) -> Numbers:
+    return samples.gauge(name, lambda **one: one.get("tier") == tier)
 
 
 def _plot(samples: Samples, unit: str, lines: Mapping[str, tuple[Numbers, tuple[int, int, int]]]) -> bytes:

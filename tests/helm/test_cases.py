@@ -47,9 +47,9 @@ def test_a_stream_of_minutes_survives_the_end_of_its_pods() -> None:
 
 
 def test_an_upgrade_leaves_the_old_cluster_until_its_answers_have_ended() -> None:
-    service = chart.one(chart.render(), "RayService")["spec"]
+    service = chart.one(chart.render(values={"config": TWO}), "RayService")["spec"]
     assert service["upgradeStrategy"]["type"] == "NewCluster"
-    assert service["rayClusterDeletionDelaySeconds"] >= 600
+    assert service["rayClusterDeletionDelaySeconds"] == 1200
     rolling = chart.one(chart.render(), "Deployment")["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": 1, "maxUnavailable": 0}
 

@@ -45,12 +45,13 @@ class EnginePeer:
 
 
 class Group:
-    """The prefill replicas, the first that is not avoided, after `wait` seconds; `never` waits until they are `back`,
-    as Serve does for a replacement."""
+    """The prefill replicas, the first that is not avoided; `never` waits until they are `back`, as Serve does for a
+    replacement; `fault` is raised."""
 
     def __init__(self, engines: Sequence[HandoffEngine]) -> None:
-        self.engines, self.never, self.wait = list(engines), False, 0.0
+        self.engines, self.never = list(engines), False
         self.asked, self._back = asyncio.Event(), asyncio.Event()
+        self.fault: Exception | None = None
 
     def back(self) -> None:
         self.never = False
@@ -58,10 +59,11 @@ class Group:
 
     @asynccontextmanager
     async def choose(self, ask: Ask, avoid: frozenset[str]) -> AsyncIterator[EnginePeer | None]:
+        if self.fault is not None:
+            raise self.fault
         if self.never:
             self.asked.set()
             await self._back.wait()
-        await asyncio.sleep(self.wait)
         yield next((EnginePeer(e) for e in self.engines if e.engine_id not in avoid), None)
 
 

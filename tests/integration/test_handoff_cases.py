@@ -207,17 +207,27 @@ async def test_while_there_is_no_prefill_replica_one_request_at_a_time_waits_for
         assert s.idle
 
 
+async def test_a_group_that_cannot_even_be_asked_is_one_without_replicas() -> None:
+    async with stack() as s:
+        s.group.fault = RuntimeError("the deployment has failed")
+        for salt in "abcd":
+            answer = await s.ask(CHAT, chat(salt=salt))
+            assert (answer.status, answer.headers["x-forebay-prefill-reason"]) == (200, "no_replica")
+        s.group.fault = None
+        s.clock.now += 5
+        assert (await s.ask(CHAT, chat(salt="e"))).headers["x-forebay-prefill"] == "remote"
+
+
 async def test_a_deadline_that_others_have_used_up_is_not_held_against_a_replica() -> None:
-    async with stack(2, prefill_deadline=0.2) as s:
-        for salt in "abc":
-            # The first replica fails at the end of the time, the second has none left.
-            s.prefills[0].faults.append(Fault("hang"))
-            s.group.wait = 0.15
+    async with stack(prefill_deadline=7200.0) as s:
+        # Far less is left than a replica has where nobody was asked before it.
+        s.decoder.settings = replace(s.decoder.settings, prefill_deadline=0.05)
+        for salt in "abcd":
+            s.prefill.faults.append(Fault("hang"))
             answer = await s.ask(CHAT, chat(salt=salt))
             assert answer.headers["x-forebay-prefill-reason"] == "deadline"
-        s.group.wait = 0.0
-        assert (await s.ask(CHAT, chat(salt="d"))).headers["x-forebay-prefill"] == "remote"
-        assert len(s.prefills[0].requests) == 4
+        s.decoder.settings = replace(s.decoder.settings, prefill_deadline=7200.0)
+        assert (await s.ask(CHAT, chat(salt="e"))).headers["x-forebay-prefill"] == "remote"
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/embeddings"])

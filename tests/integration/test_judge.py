@@ -23,11 +23,14 @@ YES, NO = Script(text="yes"), Script(text="no")
 class Scripted:
     """A verifier that reads its verdict in the question."""
 
+    def note(self, text: str) -> None:
+        pass
+
     def verify(self, asked: Side, stored: Side) -> Verdict:
         if "identical" in asked.text:
-            return Verdict(served=True, feature="identical")
+            return Verdict(served=True, said="identical")
         if "rule" in asked.text:
-            return Verdict(served=False, feature="numbers")
+            return Verdict(served=False, said="numbers")
         score = float(asked.text.split("score=")[1].split()[0])
         return Verdict(score >= 0.27, "frame", score, unsure=abs(score - 0.27) <= 0.15)
 

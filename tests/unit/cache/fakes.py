@@ -37,6 +37,9 @@ class Agreeing:
         self.served = served
         self.asked = 0
 
+    def note(self, text: str) -> None:
+        pass
+
     def verify(self, asked: Side, stored: Side) -> Verdict:
         self.asked += 1
         return Verdict(self.served, "agreeing", 1.0 if self.served else 0.0)

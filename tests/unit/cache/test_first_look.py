@@ -7,6 +7,7 @@ from cache.controls import Controls
 from cache.first_look import LOOKED_AT
 from cache.question import namespace
 from cache.response_cache import ResponseCache
+from cache.verdict import Notes
 from core.embedder import Vector
 from tests.unit.cache.fakes import DIM, ON, Agreeing, HandClock, ask, completion, direction, embedding, settings
 
@@ -18,7 +19,7 @@ class Suspicious:
         self.likeness, self.hopeless = likeness, hopeless
         self.seen: list[tuple[str, str]] = []
 
-    def hopeful(self, asked: str, stored: str, likeness: float) -> bool:
+    def hopeful(self, asked: str, stored: str, likeness: float, notes: Notes | None = None) -> bool:
         self.seen.append((asked, stored))
         return stored not in self.hopeless
 

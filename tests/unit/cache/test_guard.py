@@ -6,10 +6,10 @@ import pytest
 from cache.guard.alignment import apart, clashing, derived, opposed
 from cache.guard.lexicon import lexicon
 from cache.guard.model import Trees
-from cache.guard.reading import MAX_CHARS, Reader
+from cache.guard.reading import MAX_CHARS, Reader, unpack
 from cache.guard.verifier import Guard, packaged_model
 from cache.guard.words import word_table
-from cache.verdict import Side
+from cache.verdict import Notes, Side
 
 VECTOR = np.eye(1, 384, dtype=np.float32)[0]
 
@@ -32,7 +32,7 @@ def test_all_trees_at_once_are_the_trees_one_by_one() -> None:
     model = packaged_model()
     rng = np.random.default_rng(5)
     for features in rng.normal(model.mean, 2 * model.scale + 0.1, size=(50, len(model.mean))):
-        total, worth = model.trees.contributions(features)
+        total, worth = model.trees.total(features), model.trees.contributions(features)
         plain, each = walked(model.trees, features)
         assert total == pytest.approx(plain, abs=1e-9)
         assert worth == pytest.approx(each, abs=1e-9)
@@ -42,7 +42,7 @@ def test_a_value_at_the_threshold_goes_left() -> None:
     one = np.array([[0, -1, -1]])
     values = np.array([[0.0, -1.0, 1.0]])
     trees = Trees(one, np.array([[0.5, 0, 0]]), np.array([[1, 0, 0]]), np.array([[2, 0, 0]]), values, 0.0)
-    assert [trees.contributions(np.array([value]))[0] for value in (0.4, 0.5, 0.6)] == [-1.0, -1.0, 1.0]
+    assert [trees.total(np.array([value])) for value in (0.4, 0.5, 0.6)] == [-1.0, -1.0, 1.0]
 
 
 @pytest.mark.parametrize("text", ["", "???", " . ", "…", '"', "--"])
@@ -114,3 +114,19 @@ def test_derived_words_share_their_beginning() -> None:
     assert derived("installation", "install")
     assert not derived("settlement", "setting sun")
     assert not derived("ship", "relationship")
+
+
+def test_notes_say_what_the_text_said() -> None:
+    """A stored text that was noted is compared as if it were read anew, and one without notes is noted."""
+    asked = "How do I reset my router's password?"
+    stored = ["how to reset the password of a router", "How do I reset 2 routers in Rome?", 'say "no" to `x.y()`', "?"]
+    for text in stored:
+        plain = Guard(packaged_model()).verify(Side(asked, VECTOR), Side(text, VECTOR))
+        guard, notes = Guard(packaged_model()), Notes()
+        noted = Notes(guard.note(text))
+        for one in (noted, notes):
+            verdict = Guard(packaged_model()).verify(Side(asked, VECTOR), Side(text, VECTOR, one))
+            assert (verdict.served, verdict.feature, verdict.score) == (plain.served, plain.feature, plain.score)
+        assert notes.packed is not None
+        assert noted.packed is not None
+        assert unpack(notes.packed) == unpack(noted.packed)

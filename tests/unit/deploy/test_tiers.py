@@ -35,12 +35,18 @@ def test_a_fixed_number_of_replicas_is_not_autoscaled() -> None:
 
 def test_a_range_of_replicas_is_autoscaled_at_the_target() -> None:
     options = deployment(Tier(model="m", replicas=Replicas(min=0, max=3, target_ongoing_requests=7)))
-    assert options["autoscaling_config"] == {"min_replicas": 0, "max_replicas": 3, "target_ongoing_requests": 7}
+    assert options["autoscaling_config"] == {
+        "min_replicas": 0,
+        "max_replicas": 3,
+        "target_ongoing_requests": 7,
+        "downscale_delay_s": 120.0,
+    }
     assert "num_replicas" not in options
 
 
-def test_a_replica_may_finish_the_longest_answer_before_it_ends() -> None:
-    assert deployment(Tier(model="m"))["graceful_shutdown_timeout_s"] == 600
+def test_a_replica_may_finish_the_longest_answer_before_it_ends_and_its_replacement_comes_first() -> None:
+    options = deployment(Tier(model="m"))
+    assert (options["graceful_shutdown_timeout_s"], options["max_surge_percent"]) == (600, 1)
 
 
 def test_adapters_turn_lora_on_and_are_named_to_the_engine() -> None:

@@ -120,6 +120,15 @@ def test_parts_by_cache_outcome_and_tier_are_kept_apart() -> None:
     assert [one["name"] for one in found["by_tier"]] == ["none", "small"]
 
 
+def test_a_rate_has_an_interval_around_it() -> None:
+    seen = [exchange(n, n / 10, [n / 10 + 0.05, n / 10 + 0.1], usage=2) for n in range(200)]
+    found = said(run_of(seen))
+    low, high = found["throughput_rps_ci95"]
+    assert low <= found["throughput_rps"] <= high
+    assert found["throughput_tok_s_ci95"] == pytest.approx([2 * low, 2 * high])
+    assert said(run_of(seen[:20]))["throughput_rps_ci95"] is None
+
+
 def test_everything_failing_is_still_a_document() -> None:
     found = said(run_of([exchange(0, 0.0, [], error="connect")]), Aims(ttft_s=1.0))
     assert (found["success"], found["goodput"], found["ttft"]["p50"]) == (0.0, 0.0, None)

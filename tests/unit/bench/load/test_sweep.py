@@ -36,10 +36,11 @@ def measuring(capacity: float, asked: list[float]) -> Callable[..., Outcome]:
 
 def test_the_knee_lies_between_a_rate_that_is_kept_and_one_that_is_not() -> None:
     asked: list[float] = []
-    found = swept(ORDER, start=4.0, rates=None, measure=measuring(30.0, asked)).document
+    found = swept(ORDER, start=4.0, rates=None, measure=measuring(25.0, asked)).document
     knee = found["knee"]
     assert isinstance(knee, dict)
-    assert 24 < knee["rate_rps"] <= 31 < knee["next_rate_rps"] < 36
+    # What piles up within 20 s must be more than chance: a few percent of overload pass.
+    assert 20 < knee["rate_rps"] < 28 < knee["next_rate_rps"] <= 32
     assert asked[:4] == [4.0, 8.0, 16.0, 32.0]
     assert len(asked) == 7
 
