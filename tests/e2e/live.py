@@ -29,11 +29,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Live:
-    """A running one: the gateway's address, Ray's metrics, the process of `up`."""
+    """A running one: the gateway's address, Ray's metrics, the process of `up`, where each tier answers."""
 
     url: str
     metrics: str
     pid: int
+    tiers: Mapping[str, str]
 
     @classmethod
     @contextmanager
@@ -45,7 +46,8 @@ class Live:
         try:
             assert up.returncode == 0, up.stderr
             said = json.loads(up.stdout)
-            yield cls(said["url"], said["metrics"], said["pid"])
+            tiers = {name: tier["url"] for name, tier in said["tiers"].items()}
+            yield cls(said["url"], said["metrics"], said["pid"], tiers)
         finally:
             home.forebay("down")
 
@@ -55,9 +57,10 @@ class Live:
             f"{self.url}{path}", json={"model": model, **body}, headers={"x-forebay-debug": "1"}, timeout=_WAIT
         )
 
-    def client(self) -> httpx.AsyncClient:
-        """Many requests at one time."""
-        return httpx.AsyncClient(base_url=self.url, headers={"x-forebay-debug": "1"}, timeout=_WAIT)
+    def client(self, tier: str | None = None) -> httpx.AsyncClient:
+        """Many requests at one time, to the gateway, or past it to a tier."""
+        url = self.url if tier is None else self.tiers[tier]
+        return httpx.AsyncClient(base_url=url, headers={"x-forebay-debug": "1"}, timeout=_WAIT)
 
     def samples(self, name: str, **labels: str) -> list[Sample]:
         """Samples of a metric that have these labels."""

@@ -305,6 +305,7 @@ async def check_killing(live: Live) -> list[httpx.Response]:
             number += 1
             body = {"model": APART, "prompt": words(60, f"killing {name} {number}"), "max_tokens": 4}
             answer = await client.post(TEXT, json=body)
+            assert answer.status_code == 200, answer.text
             got.append(answer)
             fell_back = any(answer.headers["x-forebay-prefill"] == "fallback" for answer in got)
             if not killed.is_set() and len(got) >= 8:
@@ -313,9 +314,9 @@ async def check_killing(live: Live) -> list[httpx.Response]:
             elif fell_back and answer.headers["x-forebay-prefill"] == "remote":
                 back.set()
 
-    async with live.client() as client, asyncio.timeout(900):
+    # Past the gateway, whose probes may find a machine of two cores too slow while an engine starts on it.
+    async with live.client("small") as client, asyncio.timeout(900):
         await asyncio.gather(*(worker(client, name) for name in range(3)))
-    assert {answer.status_code for answer in got} == {200}
     (successor,) = live.replicas(f"small:prefill:{APART}")
     assert successor.pid != victim.pid
     return got
