@@ -281,22 +281,13 @@ class ResponseCache:
 
     async def stats(self) -> Stats:
         """Sizes after what has expired is gone."""
-        sizes = await self._store.sizes()
+        sizes, known = await self._store.sizes(), self.catalogue
         exact = sizes.entries if self._settings.exact.enabled else 0
-        catalogue = self.catalogue
-        return Stats(
-            exact, sizes.vectors, len(catalogue), catalogue.partitions, sizes.bytes, sizes.evicted, sizes.expired
-        )
+        return Stats(exact, sizes.vectors, len(known), known.partitions, sizes.bytes, sizes.evicted, sizes.expired)
 
     def _in_memory(self, catalogue: Catalogue) -> Store:
-        settings = self._settings
-        return MemoryStore(
-            catalogue,
-            self._clock,
-            max_bytes=settings.max_bytes,
-            max_vectors=settings.semantic.max_entries,
-            lifetime=self.lifetime,
-        )
+        most, vectors = self._settings.max_bytes, self._settings.semantic.max_entries
+        return MemoryStore(catalogue, self._clock, max_bytes=most, max_vectors=vectors, lifetime=self.lifetime)
 
     def _no_semantic_layer(self, question: Question, embedding: Embedding | None, controls: Controls) -> str | None:
         if not self._settings.semantic.enabled:

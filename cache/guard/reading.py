@@ -1,9 +1,8 @@
 """What the guard reads in one text: words, numbers, names, codes, quotes, polarity, kind of question."""
 
-import marshal
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -66,19 +65,6 @@ class Reading:
     def bigrams(self) -> frozenset[tuple[str, str]]:
         """Neighbours in `tokens`."""
         return frozenset(pairwise(self.tokens))
-
-
-_FIELDS = tuple(entry.name for entry in fields(Reading))
-
-
-def pack(reading: Reading) -> bytes:
-    """A reading as bytes, for this process: unpacking takes a tenth of the time that reading the text anew does."""
-    return marshal.dumps(tuple([getattr(reading, name) for name in _FIELDS]))
-
-
-def unpack(packed: bytes) -> Reading:
-    """What `pack` has packed."""
-    return Reading(*marshal.loads(packed))  # noqa: S302  # bytes of this process only
 
 
 @dataclass(slots=True)

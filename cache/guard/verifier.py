@@ -8,8 +8,9 @@ from pathlib import Path
 from cache.guard.lexicon import lexicon
 from cache.guard.model import Floats, GuardFileError, PairModel, load_model, parse_model
 from cache.guard.model import deciding as deciding_feature
+from cache.guard.packing import pack, unpack
 from cache.guard.pairing import FEATURES, Pair
-from cache.guard.reading import Reader, Reading, pack, unpack
+from cache.guard.reading import Reader, Reading
 from cache.guard.words import word_table
 from cache.verdict import Feature, Notes, Side, Verdict, Verifier
 

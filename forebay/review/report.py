@@ -71,8 +71,12 @@ def _questions(document: Document) -> list[str]:
         lines += ["Asked again, answered before, and missed, by fingerprint:", ""]
         cells = [(f"`{r['fingerprint']}`", _number(r["requests"]), _number(r["missed_again"]), r["why"]) for r in rows]
         lines += _table(("fingerprint", "requests", "missed again", "why"), cells)
-    lines += ["## Do we send easy requests to the small tier?", ""]
-    lines += _table(
+    return lines + _routing(router) + _decode(document["questions"]["decode"])
+
+
+def _routing(router: Document) -> list[str]:
+    lines = ["## Do we send easy requests to the small tier?", ""]
+    return lines + _table(
         (
             "free choices",
             "to the frontier tier",
@@ -92,7 +96,6 @@ def _questions(document: Document) -> list[str]:
             )
         ],
     )
-    return lines + _decode(document["questions"]["decode"])
 
 
 def _decode(decode: Document) -> list[str]:

@@ -6,7 +6,8 @@ import pytest
 from cache.guard.alignment import apart, clashing, derived, opposed
 from cache.guard.lexicon import lexicon
 from cache.guard.model import Trees
-from cache.guard.reading import MAX_CHARS, Reader, unpack
+from cache.guard.packing import unpack
+from cache.guard.reading import MAX_CHARS, Reader
 from cache.guard.verifier import Guard, packaged_model
 from cache.guard.words import word_table
 from cache.verdict import Notes, Side
