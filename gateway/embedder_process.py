@@ -56,7 +56,13 @@ def serve(listening: socket.socket, settings: Embedder, make: EncoderFactory = c
                 stream.flush()
 
     while True:
-        wire, _ = listening.accept()
+        try:
+            wire, _ = listening.accept()
+        except OSError:
+            if listening.fileno() < 0:
+                # Closed: nobody is served any more.
+                return
+            raise
         threading.Thread(target=answer, args=(wire,), name="worker's texts", daemon=True).start()
 
 

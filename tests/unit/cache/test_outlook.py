@@ -50,7 +50,10 @@ def test_texts_that_share_nothing_but_a_neighbourhood_are_hopeless_unless_a_judg
 
 def test_a_nearer_pair_is_never_less_hopeful(guard: Guard) -> None:
     foresight = foreseeing(guard)
-    hopes = [foresight.hopeful("how do I change my password", "how to reset a password", at / 20) for at in range(21)]
+    # Below `likeness` nobody is asked.
+    near = [at / 100 for at in range(round(foresight.likeness * 100), 101, 5)]
+    hopes = [foresight.hopeful("how do I change my password", "how to reset a password", at) for at in near]
+    assert set(hopes) == {False, True}
     assert hopes == sorted(hopes)
 
 
