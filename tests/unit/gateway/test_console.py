@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cache.verdict import Verdict
 from core.clock import SystemClock
 from core.config.records import Key
 from core.errors import Forbidden
@@ -79,7 +80,7 @@ def test_a_decision_has_what_its_line_of_the_log_has() -> None:
     clock = HandClock()
     watch = Watch(5, clock)
     known = {
-        "tenant": "t", "stream": True, "cache": "miss", "similarity": 0.87654321, "guard": "refused:numbers",
+        "tenant": "t", "stream": True, "cache": "miss", "similarity": 0.87654321, "verdict": Verdict(served=False, feature="numbers"),
         "complexity": 0.25, "tier": "small", "route_reason": "complexity", "queue_s": 0.002, "arrived": 997.0,
         "first_at": 998.0, "last_at": 999.0, "usage": Usage(10, 21, 0),
     }  # fmt: skip
