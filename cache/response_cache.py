@@ -207,14 +207,6 @@ class ResponseCache:
         except DependencyFault as fault:
             return SemanticLookup("timeout" if fault.kind == "timeout" else "error", threshold)
 
-    async def near(self, question: Question, embedding: Embedding) -> list[Near]:
-        """The nearest stored questions that may be served, whatever their similarity, for people: leaves no trace."""
-        if question.partition is None or self._no_semantic_layer(question, embedding, Controls()) is not None:
-            return []
-        return self._live(
-            await self.catalogue.nearest(question.partition, embedding.vector, 2 * CANDIDATES), Controls()
-        )
-
     async def store(
         self,
         question: Question,

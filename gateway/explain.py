@@ -31,6 +31,8 @@ from router.decision import Decision
 Document = dict[str, JsonValue]
 # Nobody waits for a token here, so the embedding may take longer than on the request path, in seconds.
 PATIENCE = 10.0
+# Stored questions that are shown.
+NEAREST = 6
 
 
 class Explain:
@@ -89,11 +91,14 @@ class Explain:
     async def _nearest(self, asked: Asked, embedding: Embedding | None) -> list[JsonValue]:
         """The stored questions that are nearest, whatever their similarity, and what the guard makes of each."""
         question = asked.question
-        if question is None or embedding is None:
+        if question is None or embedding is None or embedding.truncated or question.partition is None:
             return []
-        guard = self._services.cache.verifier if self._services.config.cache.semantic.guard else None
+        cache, settings = self._services.cache, self._services.config.cache.semantic
+        known = await cache.catalogue.nearest(question.partition, embedding.vector, NEAREST)
+        oldest = self._services.clock.monotonic() - settings.ttl
+        guard = cache.verifier if settings.guard else None
         found: list[JsonValue] = []
-        for near in await self._services.cache.near(question, embedding):
+        for near in (each for each in known if each.known.stored_at > oldest):
             pair = Side(question.text or "", embedding.vector), Side(near.known.text, near.vector)
             features = [] if guard is None else guard.features(*pair)
             found.append(

@@ -81,8 +81,8 @@ def test_a_decision_has_what_its_line_of_the_log_has() -> None:
     watch = Watch(5, clock)
     known = {
         "tenant": "t", "stream": True, "cache": "miss", "similarity": 0.87654321,
-        "verdict": Verdict(served=False, said="numbers"), "complexity": 0.25, "tier": "small",
-        "route_reason": "complexity", "queue_s": 0.002, "arrived": 997.0,
+        "verdict": Verdict(served=False, said="numbers"),
+        "complexity": 0.25, "tier": "small", "route_reason": "complexity", "queue_s": 0.002, "arrived": 997.0,
         "first_at": 998.0, "last_at": 999.0, "usage": Usage(10, 21, 0),
     }  # fmt: skip
     watch.settled(account(**known), 999.0, 2.0, 0.001)
