@@ -64,7 +64,7 @@ test: lint redis prometheus chromium  ## every check and test, with real Ray Ser
 	$(BIN)/python -m pytest -q -m e2e
 
 soak: $(VENV)/dev.stamp  ## runs of minutes on real engines
-	$(BIN)/python -m pytest -q -s -m soak tests/soak
+	$(BIN)/python -m pytest -q -s -m soak tests/soak tests/e2e/test_apart.py
 
 # Peers, each in an environment of its own: what `make bench` compares with, at these versions.
 PEERS := build/peers

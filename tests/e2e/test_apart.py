@@ -18,7 +18,8 @@ from tests.e2e.live import Live
 from tests.e2e.tiny import WORDS, tiny_adapter, tiny_model
 from tests.e2e.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+# Five engines one after the other on two cores: minutes.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 APART, WHOLE, ADAPTER = "apart", "whole", "tuned"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
