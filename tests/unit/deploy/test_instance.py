@@ -209,7 +209,10 @@ def test_shared_memory_of_killed_processes_is_removed_and_no_other(start: Start)
     try:
         # Its resource tracker would tidy up after a death in peace.
         assert name not in abandoned_shared_memory(0)
-        end([*process.children(), process], patience=0)
+        processes = [*process.children(), process]
+        end(processes, patience=0)
+        # What a process has mapped is let go when it is gone, a moment after it was killed.
+        assert psutil.wait_procs(processes, 30)[1] == []
         made = (MEMORY / name).stat().st_mtime
         assert name in abandoned_shared_memory(made - 1)
         assert name not in abandoned_shared_memory(made + 1)
