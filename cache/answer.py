@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 import orjson
 from pydantic import JsonValue
 
+from core.likeness import Likeness
 from core.once import once
 
 Answer = Mapping[str, JsonValue]
@@ -15,8 +16,8 @@ Layer = Literal["exact", "semantic"]
 
 COMPLETE = frozenset({"stop", "tool_calls", "function_call"})
 DONE = b"[DONE]"
-# Events of a stream that are collected together.
-TOGETHER = 32
+# Events of a stream that are collected together; of those that differ in their text alone.
+TOGETHER, TEXTS = 32, 1024
 # Where the engine's blocks lie and how long it took: nothing that a later client may act on.
 ONE_RUN = ("kv_transfer_params", "ec_transfer_params", "metrics")
 # Fragments of these fields repeat or replace; every other text is continued.
@@ -149,6 +150,9 @@ class StreamAssembler:
         self._frame: Node = {}
         self._choices: dict[int, Node] = {}
         self._waiting: list[JsonValue] = []
+        # Texts of events that are otherwise like one another.
+        self._like: Likeness | None = None
+        self._texts: list[bytes] = []
         self._problem: str | None = None
         self._done = False
 
@@ -172,12 +176,38 @@ class StreamAssembler:
         if self._room < 0:
             self._give_up("too_large")
             return
+        if self._texts:
+            self._join()
         self._waiting.append(chunk)
         if len(self._waiting) >= TOGETHER:
             self._merge()
 
+    def follow(self, like: Likeness, text: bytes) -> None:
+        """Takes one event that has this text, as JSON writes it, and is otherwise what `like` says."""
+        if self._problem is not None:
+            return
+        self._room -= like.size + len(text)
+        if self._room < 0:
+            self._give_up("too_large")
+            return
+        if like is not self._like or len(self._texts) >= TEXTS:
+            self._join()
+            self._like = like
+        self._texts.append(text)
+
+    def _join(self) -> None:
+        """Make one event of those that differ in their text: it says the same."""
+        texts, self._texts = self._texts, []
+        if not texts or self._like is None:
+            return
+        try:
+            self._waiting.append(orjson.loads(self._like.data(b"".join(texts))))
+        except orjson.JSONDecodeError:
+            self._give_up("malformed")
+
     def _merge(self) -> None:
         """Add what waits. Several events at once cost half of what they cost one by one between two waits."""
+        self._join()
         waiting, self._waiting = self._waiting, []
         try:
             for chunk in waiting:
@@ -232,6 +262,7 @@ class StreamAssembler:
         self._problem = self._problem or reason
         self._choices.clear()
         self._waiting.clear()
+        self._texts.clear()
 
     def _take(self, chunk: Node) -> None:
         if chunk.get("error") is not None:

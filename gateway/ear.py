@@ -173,7 +173,7 @@ class Ear:
             self._said += _logprobs(choice.get("logprobs"))
 
 
-class Heard:
+class Heard(Reply):
     """A streamed reply through an ear. What was held back comes first."""
 
     def __init__(self, reply: Reply, ear: Ear) -> None:
@@ -227,7 +227,7 @@ class Heard:
         self._reply.close()
 
 
-class Played:
+class Played(Reply):
     """A reply whose whole body has been read already."""
 
     def __init__(self, reply: Reply, body: bytes) -> None:

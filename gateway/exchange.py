@@ -140,6 +140,10 @@ class Exchange:
         """Send a part of the body; waits while the client does not read."""
         return self._wire.write(chunk, more=True)
 
+    def put(self, chunk: bytes) -> bool:
+        """Send a part of the body, where that can be done at once; whether it was."""
+        return self._wire.put(chunk)
+
     def end(self, chunk: bytes = b"") -> Awaitable[None]:
         """Send the last part of the body."""
         self.finished = True

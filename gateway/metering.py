@@ -7,9 +7,12 @@ from typing import NamedTuple, Protocol
 import orjson
 from pydantic import JsonValue
 
+from core.likeness import Likeness, likeness
 from gateway.envelope import is_error
 
 DONE = b"[DONE]"
+# Events of one stream from which a likeness is learned, at most: where several choices alternate none would last.
+LESSONS = 4
 
 
 class Usage(NamedTuple):
@@ -31,9 +34,13 @@ class Look(Enum):
 
 
 class Collector(Protocol):
-    """Takes every event of a stream, to make the whole answer of it: parsed, or as data where it is not JSON."""
+    """Takes every event of a stream, to make the whole answer of it: parsed, as data where it is not JSON, or as the
+    text by which it differs from others.
+    """
 
     def take(self, chunk: JsonValue, size: int) -> None: ...
+
+    def follow(self, like: Likeness, text: bytes) -> None: ...
 
     def feed(self, event_data: bytes) -> None: ...
 
@@ -45,12 +52,14 @@ class StreamMeter:
     stream ended with `[DONE]`; `fault`: the error object that came as an event.
     """
 
-    __slots__ = ("_collector", "_open", "_seen", "done", "fault", "usage")
+    __slots__ = ("_collector", "_lessons", "_like", "_open", "_seen", "done", "fault", "usage")
 
     def __init__(self, collector: Collector | None = None) -> None:
         self._collector = collector
         self._open: set[int] = set()
         self._seen = False
+        self._like: Likeness | None = None
+        self._lessons = LESSONS
         self.usage: Usage | None = None
         self.done = False
         self.fault: Mapping[str, JsonValue] | None = None
@@ -59,6 +68,19 @@ class StreamMeter:
     def finished(self) -> bool:
         """Whether every choice is complete."""
         return self._seen and not self._open
+
+    def follows(self, block: bytes) -> bool:
+        """Whether these bytes are one event that differs from an earlier one in its text alone, which is content.
+
+        Such an event is taken; every other one is for `look`.
+        """
+        like = self._like
+        text = None if like is None else like.text(block)
+        if like is None or text is None:
+            return False
+        if self._collector is not None:
+            self._collector.follow(like, text)
+        return True
 
     def look(self, data: bytes | None) -> Look:
         """What the event with this data is."""
@@ -84,11 +106,25 @@ class StreamMeter:
         if usage is not None:
             self.usage = usage_of(usage) or self.usage
         if choices:
-            return self._choices(choices)
+            unfinished = len(self._open)
+            look = self._choices(choices)
+            if len(self._open) < unfinished:
+                # What comes after the end of a choice would begin it again.
+                self._like = None
+            elif look is Look.CONTENT and self._lessons > 0:
+                self._learn(data, chunk)
+            return look
         if is_error(chunk):
             self.fault = chunk
             return Look.ERROR
         return Look.USAGE if usage is not None else Look.QUIET
+
+    def _learn(self, data: bytes, chunk: JsonValue) -> None:
+        """Expect more like this one; where nothing can be learned of it, an earlier one stays what is expected."""
+        found = likeness(data, chunk)
+        if found is not None:
+            self._like = found
+            self._lessons -= 1
 
     def _choices(self, choices: JsonValue) -> Look:
         look = Look.QUIET

@@ -18,10 +18,13 @@ LAST_CHUNKS = 1.0
 class Outlet(Protocol):
     """The sending side of one streamed answer: `start` once, `write` any number of times, `end` once.
 
-    `close` comes last, whatever happened; it ends what still writes. Cancelling any of them loses the rest.
+    `put` sends a part where nobody has to be waited for, and returns whether it did. `close` comes last, whatever
+    happened; it ends what still writes. Cancelling any of them loses the rest.
     """
 
     async def start(self, status: int, headers: Headers) -> None: ...
+
+    def put(self, chunk: bytes) -> bool: ...
 
     async def write(self, chunk: bytes) -> None: ...
 
@@ -39,6 +42,10 @@ class Direct:
     async def start(self, status: int, headers: Headers) -> None:
         """Status and headers."""
         await self._exchange.start(status, headers)
+
+    def put(self, chunk: bytes) -> bool:
+        """A part of the body, where the client reads."""
+        return self._exchange.put(chunk)
 
     async def write(self, chunk: bytes) -> None:
         """A part of the body; waits while the client does not read."""
@@ -65,6 +72,10 @@ class Shared:
     async def start(self, status: int, headers: Headers) -> None:
         """Status and headers, as soon as there is a first part to send with them."""
         self._head = (status, headers)
+
+    def put(self, chunk: bytes) -> bool:
+        """A part of the body, where nobody shares and the client reads."""
+        return self._head is None and not self._flight.shared and self._exchange.put(chunk)
 
     async def write(self, chunk: bytes) -> None:
         """A part of the body, to everybody; waits while nobody reads."""

@@ -4,6 +4,8 @@ Only whole events are forwarded, so that an answer that breaks off can still end
 kept apart: the gateway always asks for it, and only those clients get it that did.
 """
 
+from functools import partial
+
 import orjson
 
 from core.clock import Clock
@@ -69,6 +71,8 @@ class EventRelay:
         self._splitter = EventSplitter()
         self._last: bytes | None = None
         self._fault: EngineFault | None = None
+        self._unsent = b""
+        self._came = 0.0
         self.held = self.usage = b""
 
     async def begin(self) -> None:
@@ -87,31 +91,42 @@ class EventRelay:
 
     async def run(self, outlet: Outlet, account: Account) -> bytes:
         """Forward what follows; the bytes that end the stream."""
-        patience = self._patience
+        patience, forward = self._patience, partial(self._forward, outlet, account)
         patience.wait()
         while self._last is None:
             # Raised only here, after what came before it was sent: where the chunks ended must not show.
             if self._fault is not None:
                 raise self._fault
-            chunk = await self._reply.read()
-            now = patience.got()
-            if not chunk:
+            more = await self._reply.pour(forward)
+            if self._unsent:
+                unsent, self._unsent = self._unsent, b""
+                sent = self._clock.monotonic()
+                await outlet.write(unsent)
+                account.client_s += patience.wait() - sent
+                patience.work = sent - self._came
+            elif not more:
+                patience.got()
                 self._ended()
                 break
-            shown, content = self._take(chunk)
-            if content:
-                account.last_at = now
-            if shown:
-                sent = self._clock.monotonic()
-                await outlet.write(shown)
-                account.client_s += patience.wait() - sent
-                patience.work = sent - now
-            else:
-                patience.work = patience.wait() - now
         return self._last or b""
+
+    def _forward(self, outlet: Outlet, account: Account, chunk: bytes) -> bool:
+        """Send one chunk on where the client takes it at once, else keep it; whether the next one may come."""
+        patience = self._patience
+        self._came = now = patience.got()
+        shown, content = self._take(chunk)
+        if content:
+            account.last_at = now
+        if shown and not outlet.put(shown):
+            self._unsent = shown
+            return False
+        patience.work = patience.wait() - now
+        return self._last is None and self._fault is None
 
     def _take(self, chunk: bytes) -> tuple[bytes, bool]:
         """The part of the chunk's events to show, and whether there was content among them."""
+        if not self._splitter.rest and self._last is None and self._meter.follows(chunk):
+            return chunk, True
         try:
             events = self._splitter.feed(chunk)
         except EventTooLarge:

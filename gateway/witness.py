@@ -37,7 +37,7 @@ class Witness:
         return None if answer is None else said(answer)
 
 
-class Copied:
+class Copied(Reply):
     """A reply of which everything that is read is kept."""
 
     def __init__(self, reply: Reply) -> None:

@@ -1,6 +1,7 @@
 """One HTTP/1.1 connection of the scripted engine, with every byte under control."""
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -103,7 +104,11 @@ class Reply:
         raise CutOff
 
     async def _write(self, data: bytes) -> None:
-        self._transport.write(data)
+        # The event loop's transport sends at the end of its turn: what is sent, and written down, would be known late.
+        if not (self._transport.is_closing() or self._transport.get_write_buffer_size()):
+            data = data[_sent(self._transport, data) :]
+        if data:
+            self._transport.write(data)
         await self._writable.wait()
 
 
@@ -209,6 +214,15 @@ class Connection(asyncio.Protocol):
                 await self._handler(request, Reply(self._transport, self._writable, request.keep_alive))
             except CutOff:
                 return
+
+
+def _sent(transport: asyncio.Transport, data: bytes) -> int:
+    """Bytes that the system takes at once; a broken connection is the transport's to find."""
+    peer = transport.get_extra_info("socket")
+    try:
+        return os.write(peer.fileno(), data)
+    except OSError:
+        return 0
 
 
 def _phrase(status: int) -> str:

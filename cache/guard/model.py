@@ -50,13 +50,13 @@ class Trees:
         """The sum of the leaves that features of shape (features,) lead to."""
         # What all nodes of a tree say is one number, and the leaf is looked up: small steps cost more than large ones.
         feature, threshold, rows, leaves = self._answers
-        said = np.packbits(features[feature] > threshold, axis=1, bitorder="little")[:, 0]
-        return float(self.base + leaves[rows + said].sum())
+        said = np.packbits(features.take(feature) > threshold, bitorder="little")
+        return float(self.base + np.add.reduce(leaves.take(rows + said)))
 
     @cached_property
     def _answers(self) -> "tuple[Integers, Floats, Integers, Floats]":
-        """Of each tree the inner nodes, shape (trees, MOST_INNER), what is added to a tree's answers to find its leaf,
-        and the leaves by the answers, all trees in one row.
+        """The inner nodes, MOST_INNER of each tree, all trees in one row; what is added to a tree's answers to find its
+        leaf; and the leaves by the answers, all trees in one row.
         """
         trees = len(self.feature)
         inner = self.feature >= 0
@@ -73,7 +73,7 @@ class Trees:
             beyond = answers >> np.maximum(bit[row, node], 0) & 1
             below = np.where(beyond == 1, self.right[row, node], self.left[row, node])
             node = np.where(inner[row, node], below, node)
-        return feature, threshold, np.arange(trees) * answers.size, self.value[row, node].ravel()
+        return feature.ravel(), threshold.ravel(), np.arange(trees) * answers.size, self.value[row, node].ravel()
 
     def contributions(self, features: Floats) -> Floats:
         """What each feature adds on the way down; shape of `features`."""

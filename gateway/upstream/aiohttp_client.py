@@ -8,7 +8,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.envelope import Headers
-from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Server
+from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Server
 
 # Largest piece of a body that is taken from the connection at once.
 READ_BUFFER = 64 * 1024
@@ -16,7 +16,7 @@ READ_BUFFER = 64 * 1024
 MAX_URLS = 1024
 
 
-class AiohttpReply:
+class AiohttpReply(Reply):
     """A reply of aiohttp."""
 
     __slots__ = ("_response", "headers", "status")

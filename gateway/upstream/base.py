@@ -9,7 +9,7 @@ UpstreamTimeout (504, core.errors)
 └── ConnectTimeout     no connection in time: nothing was sent, another server may be tried
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -58,11 +58,17 @@ class Server:
     name: str | None = None
 
 
+# Takes a piece of a body; whether it wants the next one.
+Sink = Callable[[bytes], bool]
+
+
 class Reply(Protocol):
     """The head of an answer, and its body while it arrives.
 
     `headers` keep their order, with names in lower case. `read` waits for the next piece of the body, decompressed, and
     gives b"" at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing.
+    `pour` gives each piece to a sink as it comes, without a turn of the event loop in between where the implementation
+    can, until the sink says False or the body ends; False at its end. What the sink raises comes out of `pour`.
     `finish` reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises.
     `close` is idempotent and never waits: it drops the connection unless the body was read to its end. The caller
     closes every reply.
@@ -72,6 +78,12 @@ class Reply(Protocol):
     headers: Headers
 
     async def read(self) -> bytes: ...
+
+    async def pour(self, sink: Sink) -> bool:
+        while piece := await self.read():
+            if not sink(piece):
+                return True
+        return False
 
     async def finish(self, limit: float) -> None: ...
 

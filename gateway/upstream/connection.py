@@ -8,7 +8,7 @@ from typing import Any, cast
 import httptools
 
 from gateway.envelope import Headers
-from gateway.upstream.base import Broken
+from gateway.upstream.base import Broken, Reply, Sink
 
 # An answer that its client does not read is taken from the connection up to here, in bytes.
 READ_BUFFER = 64 * 1024
@@ -19,7 +19,7 @@ _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 _NO_BODY = (204, 304)
 
 
-class Http1Reply:
+class Http1Reply(Reply):
     """One answer while it arrives. Filled by its connection; see gateway.upstream.base.Reply."""
 
     __slots__ = (
@@ -27,7 +27,9 @@ class Http1Reply:
         "_decoder",
         "_loop",
         "_pieces",
+        "_sink",
         "_size",
+        "_thrown",
         "_waiter",
         "complete",
         "fault",
@@ -50,6 +52,8 @@ class Http1Reply:
         self.paused = False
         self._decoder: Any = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        self._thrown: Exception | None = None
 
     async def head(self) -> None:
         """Wait for the status and the headers. Raises Broken."""
@@ -61,11 +65,37 @@ class Http1Reply:
     async def read(self) -> bytes:
         """The next piece of the body."""
         while not self._pieces:
-            if self.fault is not None:
-                raise Broken(f"the answer broke off: {self.fault}")
-            if self.complete:
+            if self._over():
                 return b""
             await self._wait()
+        return self._held()
+
+    async def pour(self, sink: Sink) -> bool:
+        """Give each piece to `sink` in the turn of the event loop in which it comes."""
+        if self._pieces and not sink(self._held()):
+            return True
+        while not self._over():
+            self._sink = sink
+            try:
+                await self._wait()
+            finally:
+                stopped, self._sink = self._sink is None, None
+            if self._thrown is not None:
+                thrown, self._thrown = self._thrown, None
+                raise thrown
+            # Between the last piece that the sink took and this turn, more may have come.
+            if stopped or (self._pieces and not sink(self._held())):
+                return True
+        return False
+
+    def _over(self) -> bool:
+        """Whether the body has ended. Raises Broken where it did before it was complete."""
+        if self.fault is not None:
+            raise Broken(f"the answer broke off: {self.fault}")
+        return self.complete
+
+    def _held(self) -> bytes:
+        """Everything that has come."""
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -110,12 +140,24 @@ class Http1Reply:
             piece = self._decoder.decompress(piece)
             if not piece:
                 return
+        if self._sink is not None:
+            self._pass(piece, self._sink)
+            return
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > READ_BUFFER and not self.paused and self._connection is not None:
             self.paused = True
             self._connection.pause()
         self._wake()
+
+    def _pass(self, piece: bytes, sink: Sink) -> None:
+        try:
+            more = sink(piece)
+        except Exception as error:  # noqa: BLE001  # the parser calls this: it is raised where the sink was given
+            self._thrown, more = error, False
+        if not more:
+            self._sink = None
+            self._wake()
 
     def end(self, *, reusable: bool) -> None:
         """The body is complete."""

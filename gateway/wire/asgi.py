@@ -54,6 +54,11 @@ class AsgiWire:
         """Status and headers."""
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
+    def put(self, chunk: bytes) -> bool:
+        """Never at once: the server's `send` has to be awaited."""
+        del chunk
+        return False
+
     async def write(self, chunk: bytes, *, more: bool) -> None:
         """A part of the body."""
         self._complete = not more

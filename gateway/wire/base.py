@@ -14,7 +14,8 @@ class Wire(Protocol):
     is already here, else None; `receive` the next part and whether more follows, and raises ClientGone where the client
     leaves instead. `watch` trips what it is given with ClientGone when the client leaves before the response is
     complete; None stops that. `start` sends status and headers, `write` a part of the body, the last one with `more`
-    False, `whole` a response in one piece. What is written after the client has left is lost without an error.
+    False, `whole` a response in one piece. `put` writes a part of the body where nobody has to be waited for, and
+    returns whether it did. What is written after the client has left is lost without an error.
     """
 
     task: asyncio.Task[None] | None
@@ -26,6 +27,8 @@ class Wire(Protocol):
     def watch(self, block: Trippable | None) -> None: ...
 
     async def start(self, status: int, headers: Headers) -> None: ...
+
+    def put(self, chunk: bytes) -> bool: ...
 
     async def write(self, chunk: bytes, *, more: bool) -> None: ...
 

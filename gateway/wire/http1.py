@@ -127,6 +127,13 @@ class HttpWire:
         if not self.disconnected:
             self._transport.write(self._head(status, [*headers, (b"transfer-encoding", b"chunked")]))
 
+    def put(self, chunk: bytes) -> bool:
+        """A part of the body, where the client reads."""
+        if self._flow.write_paused or self.disconnected:
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        return True
+
     async def write(self, chunk: bytes, *, more: bool) -> None:
         """A part of the body."""
         if self._flow.write_paused and not self.disconnected:

@@ -212,3 +212,85 @@ async def test_the_host_header_may_be_another_than_the_address(client: Clients) 
     assert [line for line in server.visits[0].head.lower().split(b"\r\n") if line.startswith(b"host:")] == [
         b"host: engine.example:80"
     ]
+
+
+@each
+async def test_a_sink_gets_the_pieces_until_it_wants_no_more(client: Clients) -> None:
+    async def script(visit: Visit) -> None:
+        await visit.send(STREAM, b"3\r\none\r\n")
+        await first.wait()
+        await visit.send(b"3\r\ntwo\r\n")
+        await second.wait()
+        await visit.send(b"5\r\nthree\r\n0\r\n\r\n")
+
+    first, second = asyncio.Event(), asyncio.Event()
+    poured = bytearray()
+
+    def sink(piece: bytes) -> bool:
+        poured.extend(piece)
+        first.set()
+        return bytes(poured) != b"onetwo"
+
+    async with serving(script) as server, client() as upstream:
+        reply = await upstream.send(Server(server.url), call())
+        assert await reply.pour(sink)
+        assert bytes(poured) == b"onetwo"
+        second.set()
+        assert not await reply.pour(sink)
+        assert bytes(poured) == b"onetwothree"
+        reply.close()
+        assert (await ask(upstream, server.url))[0] == 200
+
+
+@each
+async def test_what_a_sink_raises_comes_out_where_it_was_given(client: Clients) -> None:
+    class Full(Exception):
+        pass
+
+    def sink(piece: bytes) -> bool:
+        raise Full(piece)
+
+    async with serving(answering(STREAM, b"3\r\none\r\n", b"0\r\n\r\n")) as server, client() as upstream:
+        reply = await upstream.send(Server(server.url), call())
+        with pytest.raises(Full):
+            await reply.pour(sink)
+        reply.close()
+
+
+@each
+async def test_a_body_that_breaks_off_while_it_is_poured_says_so(client: Clients) -> None:
+    poured: list[bytes] = []
+    async with serving(closing(STREAM, b"3\r\none\r\n")) as server, client() as upstream:
+        reply = await upstream.send(Server(server.url), call())
+        with pytest.raises(Broken):
+            await reply.pour(lambda piece: poured.append(piece) is None)
+        assert b"".join(poured) == b"one"
+        reply.close()
+
+
+@each
+async def test_pouring_that_is_cancelled_loses_nothing(client: Clients) -> None:
+    async def script(visit: Visit) -> None:
+        await visit.send(STREAM, b"3\r\none\r\n")
+        await cancelled.wait()
+        await visit.send(b"3\r\ntwo\r\n0\r\n\r\n")
+
+    cancelled, come = asyncio.Event(), asyncio.Event()
+    poured: list[bytes] = []
+
+    def sink(piece: bytes) -> bool:
+        poured.append(piece)
+        come.set()
+        return True
+
+    async with serving(script) as server, client() as upstream:
+        reply = await upstream.send(Server(server.url), call())
+        pouring = asyncio.create_task(reply.pour(sink))
+        await come.wait()
+        pouring.cancel()
+        await asyncio.wait({pouring})
+        assert pouring.cancelled()
+        cancelled.set()
+        assert await everything(reply) == b"two"
+        assert poured == [b"one"]
+        reply.close()

@@ -2,7 +2,10 @@
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cache.answer import StreamAssembler
 from gateway.metering import Look, StreamMeter, Usage, usage_of
 
 
@@ -72,3 +75,46 @@ def test_a_stream_is_finished_when_every_choice_is() -> None:
 )
 def test_usage_is_read_from_every_dialect(value: object, usage: Usage | None) -> None:
     assert usage_of(value) == usage  # type: ignore[arg-type]  # plain JSON
+
+
+TEXTS = st.one_of(st.sampled_from(["", "a", " the", "\n", 'say "x"', "\\", "é世", "\x01"]), st.text("ab ", max_size=3))
+EVENTS = st.one_of(
+    st.builds(lambda text, index: delta(content=text, index=index), TEXTS, st.integers(0, 1)),
+    st.builds(lambda text: delta(content=text), TEXTS),
+    st.builds(lambda text: chunk(choices=[{"index": 0, "text": text, "finish_reason": None}]), TEXTS),
+    st.builds(lambda text: b'{"choices":[{"index":0,"delta":{"content":"' + text + b'"}}]}', st.binary(max_size=3)),
+    st.builds(lambda text: delta(reasoning=text), TEXTS),
+    st.builds(lambda index: delta(finish="stop", index=index), st.integers(0, 1)),
+    st.just(delta(role="assistant", content="")),
+    st.just(chunk(choices=[], usage={"prompt_tokens": 1, "completion_tokens": 2})),
+    st.just(b"[DONE]"),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(EVENTS, max_size=25))
+def test_events_told_from_their_bytes_say_what_a_parser_reads_in_them(stream: list[bytes]) -> None:
+    """The quick way and the parser's agree on every answer, whatever the engine sends."""
+    quick, slow = StreamAssembler(), StreamAssembler()
+    meter, reference = StreamMeter(quick), StreamMeter(slow)
+    for data in stream:
+        look = Look.CONTENT if meter.follows(b"data: " + data + b"\n\n") else meter.look(data)
+        if reference.look(data) is not look:
+            # Bytes that are no JSON: neither reader can say what they are, and none of them keeps the answer.
+            assert look is Look.CONTENT
+            assert quick.whole() is None
+        assert meter.finished == reference.finished
+    assert quick.so_far() == slow.so_far()
+    assert quick.finish(meter.done) == slow.finish(reference.done)
+    assert meter.usage == reference.usage
+
+
+def test_most_events_of_an_answer_need_no_parser() -> None:
+    meter = StreamMeter()
+    texts = ["The", " quick", " brown", " fox", '"', " jumps", "\n", " over"]
+    told = [
+        meter.follows(b"data: " + delta(content=text) + b"\n\n") or meter.look(delta(content=text)) for text in texts
+    ]
+    assert told == [Look.CONTENT, True, True, True, Look.CONTENT, True, Look.CONTENT, True]
+    meter.look(delta(finish="stop"))
+    assert not meter.follows(b"data: " + delta(content=" more") + b"\n\n")

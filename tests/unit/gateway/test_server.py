@@ -1,5 +1,7 @@
 """What a configuration needs to be served, found before anything listens."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,20 @@ from core.config import validate
 from core.errors import ConfigError, ForebayError
 from gateway.server import listen, run, start_line
 
+# `run` belongs to a process of its own: it takes their logs over.
+LOGGERS = ("forebay", "uvicorn")
 TIER: dict[str, Any] = {"model": "m", "urls": ["http://127.0.0.1:1"]}
+
+
+@pytest.fixture(autouse=True)
+def logging_is_left_as_it_was() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def problems(document: dict[str, Any]) -> list[str]:
