@@ -11,7 +11,6 @@ Asked questions are the project's own templates and, where FOREBAY_DATA is set, 
 
 import argparse
 import asyncio
-import gc
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +30,7 @@ from bench.cache_lookups import Lookups
 from bench.cache_memory import resident
 from bench.cache_texts import Mix, question_mix, template_mix
 from bench.cache_trust import StoredVectors
+from core import garbage
 from core.config import validate
 from core.embedder import Encoder
 from gateway.app import Application
@@ -158,8 +158,7 @@ async def measure(encoder: Encoder, vectors: Encoder, entries: int, real: int, r
         bodies = await fill(many, templates, "auto")
         await fill(few, people, "small")
         application, found = Application(many), []
-        gc.collect()
-        gc.freeze()
+        garbage.settle()
         await exact_hits(application, bodies[:500], 500)
         for _ in range(rounds):
             figures = await exact_hits(application, bodies[:: max(1, len(bodies) // 2000)], 4000)

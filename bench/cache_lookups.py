@@ -1,6 +1,7 @@
 """The way of one request through reader, embedder, cache and router, without HTTP and without a tier."""
 
 import time
+from functools import partial
 
 import orjson
 
@@ -53,7 +54,7 @@ class Lookups:
     async def lookup(self, text: str) -> bool:
         """A semantic lookup; whether it hit."""
         asked = self.read(text, "auto")
-        return await self._semantic(asked, await self._embed(text))
+        return await self._semantic(asked, await self._embed(text, asked))
 
     async def miss(self, text: str, model: str) -> bool:
         """Fingerprint, exact lookup, embedding, search, guard, and the tier; whether it was a miss."""
@@ -63,16 +64,21 @@ class Lookups:
         plan = self._chooser.plan(asked)
         embedding, hit = None, False
         if plan.ask is not None or await self._services.cache.promising(asked.question, asked.controls):
-            embedding = await self._embed(plan.text) if plan.text is not None else None
+            prepared = asked if plan.ask is not None else None
+            embedding = await self._embed(plan.text, prepared) if plan.text is not None else None
             hit = await self._semantic(asked, embedding)
         self._chooser.decide(asked, plan, self._chooser.readable(embedding, self._services.embedder.ready))
         return not hit
 
-    async def _embed(self, text: str) -> Embedding:
+    async def _embed(self, text: str, asked: Asked | None) -> Embedding:
+        """The vector. Meanwhile a lookup of `asked` is prepared, as the gateway does where nobody took a first look."""
         embedder = self._services.embedder.ready
         began, cpu = time.perf_counter(), time.process_time()
         # By the model, and not remembered from an earlier round.
-        embedding = await embedder.compute(text, PATIENCE) if embedder is not None else None
+        meanwhile = None
+        if asked is not None and asked.question is not None:
+            meanwhile = partial(self._services.cache.prepare, asked.question)
+        embedding = await embedder.compute(text, PATIENCE, meanwhile) if embedder is not None else None
         if embedding is None:
             raise RuntimeError("there is no vector")
         self.embed_times.append(time.perf_counter() - began)

@@ -89,5 +89,14 @@ class FirstLook:
                 return True
         return False
 
+    def prepare(self, partition: str, text: str) -> None:
+        """Compare the text with the nearest questions of the partition, where that can be done at once."""
+        if self._foresight is None or len(text) > LONGEST:
+            return
+        for near in self._index.at_once(partition, self._glance.vector(text), LOOKED_AT) or ():
+            seen = self._seen.get(near.id)
+            if seen is not None and near.similarity >= self._least:
+                self._hopeful(text, seen, near.similarity)
+
     def _hopeful(self, asked: str, stored: _Seen, likeness: float) -> bool:
         return self._foresight is None or self._foresight.hopeful(asked, stored.text, likeness, stored.notes)

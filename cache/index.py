@@ -206,20 +206,28 @@ class SimilarityIndex:
 
     async def nearest(self, partition: str, query: Vector, count: int) -> list[Neighbour]:
         """The `count` nearest ids in the partition, nearest first. Cancelling it abandons the search."""
+        found, part = self.at_once(partition, query, count), self._partitions.get(partition)
+        if found is not None or part is None:
+            return found or []
+        if part.file is None:
+            rows = await _on(self._searcher, partial(top_rows, part.rows[: len(part)], query, count))
+            keys = [part.ids[row] for row in rows if row < len(part)]
+        else:
+            keys = await _on(self._searcher, partial(part.file.search, query, _wanted(count)))
+            keys += part.tail[-IN_PLACE:]
+        return part.scored(query, keys, count)
+
+    def at_once(self, partition: str, query: Vector, count: int) -> list[Neighbour] | None:
+        """As `nearest`; None where that takes a thread."""
         part = self._partitions.get(partition)
         if part is None:
             return []
         if len(part) <= IN_PLACE:
             rows = top_rows(part.rows[: len(part)], query, count)
             return part.scored(query, [part.ids[row] for row in rows], count)
-        if part.file is None:
-            rows = await _on(self._searcher, partial(top_rows, part.rows[: len(part)], query, count))
-            keys = [part.ids[row] for row in rows if row < len(part)]
-        else:
-            search = partial(part.file.search, query, max(SCORED, 4 * count))
-            keys = await _on(self._searcher, search) if part.coding else search()
-            keys += part.tail[-IN_PLACE:]
-        return part.scored(query, keys, count)
+        if part.file is None or part.coding:
+            return None
+        return part.scored(query, part.file.search(query, _wanted(count)) + part.tail[-IN_PLACE:], count)
 
     async def _maintain(self, part: Partition) -> None:
         """Codes what waits in the tail; trains a new file where size or removals have outgrown the old one."""
@@ -261,6 +269,11 @@ class SimilarityIndex:
         finally:
             part.coding = False
         part.tail = part.tail[len(keys) :]
+
+
+def _wanted(count: int) -> int:
+    """Candidates of a first look for so many of the nearest."""
+    return max(SCORED, 4 * count)
 
 
 async def _on(thread: Executor, work: Callable[[], Result]) -> Result:

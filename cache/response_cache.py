@@ -152,6 +152,12 @@ class ResponseCache:
         except TimeoutError:
             return True
 
+    def prepare(self, question: Question) -> None:
+        """The vector for a lookup is being made: compare meanwhile what the lookup is likely to compare."""
+        first_look = self.catalogue.first_look
+        if first_look is not None and question.partition is not None and question.text is not None:
+            first_look.prepare(question.partition, question.text)
+
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()
         return self

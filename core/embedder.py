@@ -145,6 +145,7 @@ def packaged_minilm() -> Path | None:
 class _Waiting:
     text: str
     done: asyncio.Future[Embedding]
+    meanwhile: Callable[[], None] | None = None
 
 
 class BatchingEmbedder:
@@ -181,28 +182,33 @@ class BatchingEmbedder:
         # A pass that runs cannot be stopped; waiting for it must not stop the event loop.
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
 
-    async def embed(self, text: str, deadline: float, owner: str = "") -> Embedding | None:
+    async def embed(
+        self, text: str, deadline: float, owner: str = "", meanwhile: Callable[[], None] | None = None
+    ) -> Embedding | None:
         """The embedding of `text`, or None.
 
         None where it was not ready within `deadline` seconds, the queue is full, the model failed, or the embedder is
         closed. Recent ones are remembered for each `owner` apart: one that is there at once says that the text has been
-        asked before, which is nobody else's business.
+        asked before, which is nobody else's business. `meanwhile` is called once the model is at work, and not at all
+        where it need not be; it must not raise.
         """
         key = (owner, text)
         known = self._recent.get(key)
         if known is not None:
             self._recent.move_to_end(key)
             return known
-        embedding = await self.compute(text, deadline)
+        embedding = await self.compute(text, deadline, meanwhile)
         if embedding is not None and len(text) <= MEMO_CHARS:
             self._recent[key] = embedding
             if len(self._recent) > MEMO:
                 self._recent.popitem(last=False)
         return embedding
 
-    async def compute(self, text: str, deadline: float) -> Embedding | None:
+    async def compute(
+        self, text: str, deadline: float, meanwhile: Callable[[], None] | None = None
+    ) -> Embedding | None:
         """The embedding of `text` by the model, as `embed` gives it."""
-        waiting = _Waiting(text, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(text, asyncio.get_running_loop().create_future(), meanwhile)
         if not self._background:
             return None
         try:
@@ -225,7 +231,11 @@ class BatchingEmbedder:
                 continue
             try:
                 texts = [waiting.text for waiting in self._batch]
-                embeddings = await loop.run_in_executor(self._thread, self._encoder.encode, texts)
+                passing = loop.run_in_executor(self._thread, self._encoder.encode, texts)
+                for waiting in self._batch:
+                    if waiting.meanwhile is not None:
+                        waiting.meanwhile()
+                embeddings = await passing
                 # Paired before any is handed out: a model that loses one must not shift the rest.
                 for waiting, embedding in list(zip(self._batch, embeddings, strict=True)):
                     if not waiting.done.done():

@@ -141,12 +141,14 @@ class SparingEmbedder(BatchingEmbedder):
         super().__init__(encoder, batch_size, max_wait)
         self._breaker = breaker
 
-    async def compute(self, text: str, deadline: float) -> Embedding | None:
+    async def compute(
+        self, text: str, deadline: float, meanwhile: Callable[[], None] | None = None
+    ) -> Embedding | None:
         """The embedding of `text`; None also, and at once, while the breaker is open."""
         if not self._breaker.admit():
             return None
         try:
-            embedding = await super().compute(text, deadline)
+            embedding = await super().compute(text, deadline, meanwhile)
         except BaseException:
             self._breaker.abandoned()
             raise

@@ -157,7 +157,11 @@ class Inference:
         started = self._services.clock.monotonic()
         deadline = self._services.config.cache.semantic.deadline
         owner = asked.tenant if asked.question is None else asked.question.tenant
-        embedding = await embedder.embed(plan.text, deadline, owner)
+        meanwhile = None
+        if plan.ask is not None and plan.semantic and asked.question is not None and asked.controls.read:
+            # Nobody has looked at what is stored, and the event loop has nothing else to do for this request.
+            meanwhile = partial(self._stored.prepare, asked.question)
+        embedding = await embedder.embed(plan.text, deadline, owner, meanwhile)
         return embedding, self._services.clock.monotonic() - started
 
     def _decide(self, asked: Asked, plan: Plan, vector: Vector | None, account: Account) -> Decision:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -15,6 +14,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from core import garbage
 from core.config import Config
 from core.config.load import telemetry
 from core.config.records import Embedder
@@ -211,10 +211,7 @@ async def _signalled(process: "Process", serve: "asyncio.Task[None]", up: Callab
     loop.add_signal_handler(signal.SIGTERM, process.stop)
     loop.add_signal_handler(signal.SIGHUP, process.reload.ask)
     up()
-    # What lives as long as the process need not be looked at by every collection.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    garbage.settle()
     await serve
 
 

@@ -89,6 +89,13 @@ class StoredAnswers:
             account.cache = "miss" if controls.read else account.cache
         return promising
 
+    def prepare(self, question: Question) -> None:
+        """What a semantic lookup needs besides the vector, as far as it can be had before it."""
+        try:
+            self._cache.prepare(question)
+        except Exception:  # a boundary, as above
+            logger.exception("a semantic lookup could not be prepared")
+
     def no_semantic(self) -> None:
         """Count a request whose semantic layer was not asked at all."""
         self._not_asked.value += 1

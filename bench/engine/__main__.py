@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from bench.engine.script import Script
 from bench.engine.server import ScriptedEngine
+from core import garbage
 
 
 def _arguments() -> argparse.Namespace:
@@ -49,10 +49,7 @@ async def _serve(given: argparse.Namespace, script: Script) -> None:
         async with engine:
             line = orjson.dumps({"url": engine.url, "pid": os.getpid(), "models": list(engine.models)})
             print(line.decode(), flush=True)
-            # A collection of everything that was imported would hold answers up for milliseconds.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(10_000, 20, 50)
+            garbage.settle()
             await stop.wait()
 
 

@@ -133,14 +133,20 @@ class PairModel:
 
     def score(self, features: Floats) -> float:
         """Probability that one answer serves both, 0 to 1."""
-        share, linear = self.tree_share, float(self._linear(features).sum())
-        odds = share * self.trees.total(features) + (1 - share) * (linear + self.bias)
+        share, (slope, rise) = self.tree_share, self._line
+        odds = share * self.trees.total(features) + (1 - share) * (float(features @ slope) + rise)
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds))))
 
     def worth(self, features: Floats) -> Floats:
         """What each feature adds to the score, in log-odds; shape of `features`."""
         share = self.tree_share
         return share * self.trees.contributions(features) + (1 - share) * self._linear(features)
+
+    @cached_property
+    def _line(self) -> tuple[Floats, float]:
+        """The logistic regression as one product with the features, and what is added to it."""
+        slope = self.weights / self.scale
+        return slope, self.bias - float(slope @ self.mean)
 
     def _linear(self, features: Floats) -> Floats:
         return self.weights * (features - self.mean) / self.scale

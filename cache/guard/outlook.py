@@ -41,7 +41,10 @@ class Outlook:
 
     def sum(self, features: NDArray[np.float64]) -> float:
         """The log-odds of the regression, up to a constant."""
-        return float(terms(features, self.mean, self.scale) @ self.weights)
+        standard = _standard(features, self.mean, self.scale)
+        shared, count = standard[SHARED], len(standard)
+        plain, crossed, squared = self.weights[:count], self.weights[count : 2 * count], self.weights[2 * count :]
+        return float(standard @ plain + standard[0] * (standard @ crossed) + (shared * shared) @ squared)
 
     def at(self, threshold: float) -> tuple[float, float] | None:
         """Sum and likeness for the highest measured threshold that is not above this one."""
@@ -53,8 +56,15 @@ def terms(features: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArr
     """What the regression adds up, shape (..., terms): standardised features, each also times the likeness, and the
     squares of those that say how much the texts share. `features`: shape (..., len(FEATURES)), the likeness first.
     """
-    standard = np.minimum(np.maximum((features - mean) / scale, -FAR), FAR)
+    standard = _standard(features, mean, scale)
     return np.concatenate((standard, standard * standard[..., :1], standard[..., SHARED] ** 2), axis=-1)
+
+
+def _standard(
+    features: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = np.minimum(np.maximum((features - mean) / scale, -FAR), FAR)
+    return found
 
 
 class Foreseeing:

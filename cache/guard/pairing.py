@@ -64,11 +64,16 @@ class Pair:
         self.a, self.b = a, b
         self._lexicon, self._table = lexicon, words
         self._words: _Words | None = None
+        self._refused: str | None = None
+        self._ruled = False
         self._features: NDArray[np.float64] | None = None
 
     def refusal(self) -> str | None:
         """The hard rule that forbids serving one for the other, or None."""
-        return self._refused_by_readings() or self._refused_by_words(self._compared())
+        if not self._ruled:
+            self._refused = self._refused_by_readings() or self._refused_by_words(self._compared())
+            self._ruled = True
+        return self._refused
 
     def _refused_by_readings(self) -> str | None:
         """The rules for which each text was read by itself: the cheap ones."""

@@ -95,3 +95,20 @@ async def test_the_classifier_gets_its_vector_whatever_the_cache_holds(engine: S
         await ask(stack.url, "/v1/chat/completions", {**chat(ONE), "model": "auto"})
         assert stack.encoder.texts == [ONE]
         assert stack.process.services.late.waiting == 0
+
+
+async def test_under_auto_the_stored_questions_are_compared_while_the_vector_is_made(engine: ScriptedEngine) -> None:
+    """Another wording is served as it would be, and nothing of another tenant's is touched."""
+    async with (
+        ScriptedEngine(FRONTIER) as frontier,
+        gateway({**tiers(engine, frontier=frontier), "cache": LAYER}, glance=WordGlance()) as stack,
+    ):
+        first_look = stack.process.services.cache.catalogue.first_look
+        assert first_look is not None
+        prepared: list[str] = []
+        prepare = first_look.prepare
+        first_look.prepare = lambda partition, text: (prepared.append(text), prepare(partition, text))[1]  # type: ignore[method-assign]
+        for text, found in ((ONE, "miss"), (OTHER, "hit-semantic")):
+            answer = await ask(stack.url, "/v1/chat/completions", {**chat(text), "model": "auto"})
+            assert answer.header("x-forebay-cache") == found
+        assert prepared == [ONE, OTHER]

@@ -183,3 +183,23 @@ async def test_a_vector_that_never_comes_or_is_of_no_use_ends_the_expectation(ma
         await cache.add_wording(question, made, ON)  # type: ignore[arg-type]
         assert not await cache.promising(ask("silent"), ON)
         assert await cache.exact(question, ON) is not None
+
+
+async def test_a_lookup_is_prepared_by_comparing_the_nearest_of_its_partition() -> None:
+    """Tenants and settings stay apart here as well, and what is far away is not compared."""
+    foresight = Suspicious(0.5)
+    async with caching(LetterGlance(), foresight) as cache:
+        for text in ("listen", "silent", "zzz"):
+            await store(cache, text)
+        await store(cache, "enlist", tenant="other")
+        cache.prepare(ask("tinsel"))
+        assert sorted(stored for _, stored in foresight.seen) == ["listen", "silent"]
+        foresight.seen.clear()
+        cache.prepare(ask("tinsel", temperature=0))
+        assert foresight.seen == []
+
+
+async def test_without_a_first_look_there_is_nothing_to_prepare() -> None:
+    async with caching(None) as cache:
+        await store(cache, "listen")
+        cache.prepare(ask("silent"))

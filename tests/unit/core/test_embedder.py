@@ -215,3 +215,18 @@ def test_no_order_of_cancellations_mixes_up_vectors(plan: list[tuple[str, bool]]
                 assert found is None or same(found, text) or text in ("bad", "lost")
 
     asyncio.run(run())
+
+
+async def test_what_else_is_to_be_done_is_done_while_the_model_works(encoder: HashEncoder) -> None:
+    done = asyncio.Event()
+    encoder.gate.clear()
+    async with BatchingEmbedder(encoder) as embedder:
+        embedding = asyncio.create_task(embedder.embed("text", 5, meanwhile=done.set))
+        async with asyncio.timeout(5):
+            await done.wait()
+        assert not embedding.done()
+        encoder.gate.set()
+        assert same(await embedding, "text")
+        done.clear()
+        await embedder.embed("text", 5, meanwhile=done.set)
+        assert not done.is_set()
