@@ -137,6 +137,9 @@ class HandoffEngine:
             await _send(send, 400, error_body(400, f"JSON decode error: {error}"))
             return
         if path == "/tokenize":
+            if isinstance(body.get("prompt"), list):
+                await _send(send, 400, error_body(400, "prompt: Input should be a valid string"))
+                return
             tokens = render("chat" if "messages" in body else "completion", body)
             counted: Json = {"count": len(tokens), "max_model_len": self.max_model_len, "tokens": list(tokens)}
             await _send(send, 200, dict(counted))

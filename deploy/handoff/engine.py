@@ -11,7 +11,7 @@ from core.clock import Clock
 from deploy.disconnect import AsgiApp, EndOnCancel, Send
 from deploy.handoff.group import Json, Reply, Settings
 from deploy.handoff.inside import ask, json_body, staying
-from deploy.handoff.legs import output_limit, tokenize_body
+from deploy.handoff.legs import given_ids, output_limit, tokenize_body
 from deploy.handoff.opening import Opening
 from deploy.handoff.prefixes import Prefixes
 from deploy.handoff.request import Request, route
@@ -41,6 +41,7 @@ class Engine:
         tokens, most = reply.body.get("tokens"), reply.body.get("max_model_len")
         if reply.status != 200 or not isinstance(tokens, list):
             return "unmeasured"
+        tokens = given_ids(body) or tokens
         request.tokens = tokens  # type: ignore[assignment]  # token ids, as the engine says them
         if isinstance(most, int) and len(tokens) + output_limit(body) > most:
             return "too_long"

@@ -52,8 +52,17 @@ def release_body(kind: Kind, body: Json, handed: Json) -> dict[str, JsonValue]:
 
 
 def tokenize_body(body: Json) -> dict[str, JsonValue]:
-    """What asks the engine for the tokens of the prompt."""
-    return {name: body[name] for name in _RENDERED if name in body}
+    """What asks the engine for the tokens of the prompt; of one that is given as token ids, for its limit only."""
+    asked = {name: body[name] for name in _RENDERED if name in body}
+    return asked if given_ids(body) is None else {**asked, "prompt": "a"}
+
+
+def given_ids(body: Json) -> list[int] | None:
+    """The prompt where the client gave it as token ids: `/tokenize` takes text only."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list) or not prompt:
+        return None
+    return cast("list[int]", prompt) if all(type(one) is int for one in prompt) else None
 
 
 def whole_reason(kind: Kind, body: Json) -> str | None:

@@ -1,4 +1,4 @@
-"""Real vLLM through the gateway: a tier whose prefill and decode are apart, and one engine with every mechanism on.
+"""Real vLLM through the gateway: a tier whose prefill and decode are apart, beside one engine that does both.
 
 Both have the same random weights (tests/e2e/tiny.py), so the one's answers are the other's. Blocks go over NIXL.
 """
@@ -213,49 +213,6 @@ def events_of(answer: httpx.Response) -> list[Any]:
     """The data of a stream's events."""
     assert answer.status_code == 200, answer.text
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
-
-
-def test_speculation_is_on_and_changes_no_answer(live: Live) -> None:
-    drafted = live.metric("vllm_spec_decode_num_draft_tokens_total", model_name=WHOLE)
-    accepted = live.metric("vllm_spec_decode_num_accepted_tokens_total", model_name=WHOLE)
-    # Of two tokens only, what comes next has been seen before.
-    body = {"prompt": words(20, "drafts"), "max_tokens": 32, "temperature": 0, "allowed_token_ids": [300, 301]}
-    texts = {live.ask(TEXT, model, **body, ignore_eos=True).json()["choices"][0]["text"] for model in (WHOLE, APART)}
-    assert len(texts) == 1
-    until(lambda: live.metric("vllm_spec_decode_num_accepted_tokens_total", model_name=WHOLE) > accepted)
-    assert live.metric("vllm_spec_decode_num_draft_tokens_total", model_name=WHOLE) > drafted
-    assert live.metric("vllm_spec_decode_num_draft_tokens_total", model_name=APART) == 0
-
-
-def test_a_prompt_longer_than_a_step_is_computed_in_chunks_and_only_once(live: Live) -> None:
-    def computed() -> float:
-        return live.metric(SOURCES, model_name=WHOLE, source="local_compute")
-
-    def hits() -> float:
-        return live.metric("vllm_prefix_cache_hits_total", model_name=WHOLE)
-
-    before, hit, prompt = computed(), hits(), words(600, "chunks")
-    first = live.ask(TEXT, WHOLE, prompt=prompt, max_tokens=4, temperature=0).json()
-    count = first["usage"]["prompt_tokens"]
-    # An engine whose steps are smaller than its context does not start without chunked prefill.
-    assert count > 4 * STEP
-    until(lambda: computed() == before + count)
-    again = live.ask(TEXT, WHOLE, prompt=prompt, max_tokens=4, temperature=0).json()
-    assert again["choices"][0]["text"] == first["choices"][0]["text"]
-    # At least one token is computed, to have something to go on from.
-    known = (count - 1) // BLOCK * BLOCK
-    until(lambda: hits() == hit + known)
-    until(lambda: computed() == before + count + count - known)
-
-
-def test_an_adapter_is_a_model_of_its_own_on_the_same_engine(live: Live) -> None:
-    body = {"prompt": words(20, "adapter"), "max_tokens": 16, "temperature": 0}
-    base = live.ask(TEXT, WHOLE, **body).json()["choices"][0]["text"]
-    tuned = live.ask(TEXT, ADAPTER, **body).json()
-    # The engine says which adapters ran last for two seconds.
-    until(lambda: any(s.value for s in live.samples("vllm_lora_requests_info", max_lora="1")), within=5)
-    assert tuned["model"] == ADAPTER
-    assert tuned["choices"][0]["text"] != base
 
 
 async def test_clients_that_leave_at_any_moment_leave_no_block_behind(live: Live) -> None:

@@ -21,6 +21,24 @@ async def test_short_prompts_never_reach_the_prefill_group() -> None:
         assert len(s.prefill.requests) == 1
 
 
+async def test_prompts_of_token_ids_are_measured_and_handed_over_like_any_other() -> None:
+    ids = random.Random(7).sample(range(1000), 40)
+    async with stack() as s:
+        first = await s.ask(TEXT, {"model": "m", "prompt": ids})
+        short = await s.ask(TEXT, {"model": "m", "prompt": ids[:20]})
+        again = await s.ask(TEXT, {"model": "m", "prompt": [*ids, 1, 2]})
+        long = await s.ask(TEXT, {"model": "m", "prompt": [5] * 5000})
+        assert first.headers["x-forebay-prefill"] == "remote"
+        assert [one.headers["x-forebay-prefill-reason"] for one in (short, again, long)] == [
+            "short",
+            "cached",
+            "too_long",
+        ]
+        assert first.json["usage"]["prompt_tokens"] == 40
+        assert long.status == 400
+        assert len(s.prefill.requests) == 1
+
+
 async def test_a_cached_prompt_is_prefilled_where_it_is_cached() -> None:
     async with stack() as s:
         first = await s.ask(TEXT, text(100))
