@@ -41,13 +41,12 @@ class Engine:
         tokens, most = reply.body.get("tokens"), reply.body.get("max_model_len")
         if reply.status != 200 or not isinstance(tokens, list):
             return "unmeasured"
-        tokens = given_ids(body) or tokens
-        request.tokens = tokens  # type: ignore[assignment]  # token ids, as the engine says them
-        if isinstance(most, int) and len(tokens) + output_limit(body) > most:
+        request.tokens = given_ids(body) or tokens  # type: ignore[assignment]  # token ids, as the engine says them
+        if isinstance(most, int) and len(request.tokens) + output_limit(body) > most:
             return "too_long"
-        if len(tokens) < max(least, self._settings.block_size):
+        if len(request.tokens) < max(least, self._settings.block_size):
             return "short"
-        unknown = len(tokens) - self._prefixes.known(request.tokens, request.salt)
+        unknown = len(request.tokens) - self._prefixes.known(request.tokens, request.salt)
         return "cached" if unknown < least else None
 
     def remember(self, request: Request) -> None:
