@@ -1,12 +1,15 @@
 #!/bin/sh
-# usage: litellm.sh PROGRAM PORT ENGINE    LiteLLM's proxy as its documentation tunes it, in front of a scripted engine.
+# usage: litellm.sh PROGRAM PORT ENGINE [cached]
+# LiteLLM's proxy as its documentation tunes it, in front of a scripted engine; `cached`: with its cache in memory.
 set -eu
+cache=
+[ "${4:-}" != cached ] || cache='cache: true, cache_params: {type: local}, '
 config=$(mktemp)
 cat > "$config" <<YAML
 model_list:
   - model_name: scripted
     litellm_params: {model: openai/scripted, api_base: "$3/v1", api_key: none}
-litellm_settings: {drop_params: true, set_verbose: false, callbacks: [], request_timeout: 60}
+litellm_settings: {${cache}drop_params: true, set_verbose: false, callbacks: [], request_timeout: 60}
 general_settings: {disable_spend_logs: true, disable_error_logs: true}
 YAML
 # It listens on the loopback for the length of a measurement; a key would cost it time that ours is not asked for.

@@ -22,7 +22,7 @@ from bench.live import stack
 
 NAMES = ("overhead", "load_accuracy", "load_peers", "live", "foretold")
 BEGIN, END = "<!-- bench: written by make bench -->", "<!-- bench: end -->"
-SOURCE, SLOTS = "packaged:SmolLM2-135M-Instruct", 8
+SOURCE, MODEL, SLOTS = "packaged:SmolLM2-135M-Instruct", "smollm2-135m", 8
 Row = tuple[str, str, str, str]
 # Figures of `bench.overhead` for the table, and what they are.
 OVERHEAD = {
@@ -160,9 +160,9 @@ def everything(given: argparse.Namespace) -> bool:
         good &= measured("load_peers", [*words, *(("--guidellm", given.guidellm) if given.guidellm else ())], given.out)
     if "foretold" not in given.without:
         engine = {"max_num_seqs": SLOTS, "max_num_batched_tokens": 2048}
-        tiers = {"small": {"model": "small", "source": SOURCE, "engine": engine}}
+        tiers = {"small": {"model": MODEL, "source": SOURCE, "engine": engine}}
         with stack({"gateway": {"port": 0}, "cache": {"semantic": {"enabled": False}}, "tiers": tiers}) as state:
-            words = ["--url", state["tiers"]["small"]["url"], "--model", "small", "--trace", str(given.trace)]
+            words = ["--url", state["tiers"]["small"]["url"], "--model", MODEL, "--trace", str(given.trace)]
             good &= measured("foretold", [*words, "--max-num-seqs", str(SLOTS)], given.out)
     return good
 
@@ -182,8 +182,12 @@ def main() -> int:
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    good = everything(given)
-    given.readme.write_text(rewritten(given.readme.read_text(encoding="utf-8"), table(given.out)), encoding="utf-8")
+    good = False
+    try:
+        good = everything(given)
+    finally:
+        # What was measured is told, whatever became of the rest.
+        given.readme.write_text(rewritten(given.readme.read_text(encoding="utf-8"), table(given.out)), encoding="utf-8")
     return 0 if good else 1
 
 

@@ -13,6 +13,10 @@ from typing import Any, Literal, cast
 
 import httptools
 
+from bench.load.line import SO_TIMESTAMPNS, lag_of
+
+# Bytes that are read at once.
+_SIZE = 1 << 16
 Framing = Literal["chunked", "length", "close"]
 
 
@@ -24,7 +28,7 @@ class CutOff(Exception):
 class Incoming:
     """A request as it came: header names in lower case, the last of equal names kept, the body complete.
 
-    `began`: when its first byte was read, monotonic seconds.
+    `began`: when its first byte came, monotonic seconds.
     """
 
     method: str = ""
@@ -51,6 +55,7 @@ class Reply:
 
     def __init__(self, transport: asyncio.Transport, writable: asyncio.Event, keep_alive: bool) -> None:
         self._transport, self._writable, self._keep_alive = transport, writable, keep_alive
+        self._descriptor: int = transport.get_extra_info("socket").fileno()
         self._framing: Framing = "length"
 
     async def start(self, status: int, headers: Mapping[str, str], framing: Framing, length: int = 0) -> None:
@@ -106,7 +111,7 @@ class Reply:
     async def _write(self, data: bytes) -> None:
         # The event loop's transport sends at the end of its turn: what is sent, and written down, would be known late.
         if not (self._transport.is_closing() or self._transport.get_write_buffer_size()):
-            data = data[_sent(self._transport, data) :]
+            data = data[_sent(self._descriptor, data) :]
         if data:
             self._transport.write(data)
         await self._writable.wait()
@@ -117,10 +122,12 @@ class Connection(asyncio.Protocol):
 
     The handler's task is cancelled when the peer closes or resets the connection. `peers` holds the open connections;
     `changed` is called after it did,
-    and when a peer stops reading.
+    and when a peer stops reading. `stamped`: a request has come when the system got it, not when it was read.
     """
 
-    def __init__(self, handler: Handler, peers: "set[Connection]", changed: Callable[[], None]) -> None:
+    def __init__(
+        self, handler: Handler, peers: "set[Connection]", changed: Callable[[], None], *, stamped: bool = False
+    ) -> None:
         self._handler, self._peers, self._changed = handler, peers, changed
         self._parser: Any = httptools.HttpRequestParser(self)
         self._writable = asyncio.Event()
@@ -130,12 +137,39 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self.task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
+        self._stamped = stamped
+        self._own: socket.socket | None = None
+        self._lag = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._stamped:
+            # The transport would take the bytes and leave their stamps: they are read beside it.
+            self._transport.pause_reading()
+            own = self._own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+            own.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            asyncio.get_running_loop().add_reader(own, self._read)
         self._peers.add(self)
         self._changed()
+
+    def _read(self) -> None:
+        transport, own = self._transport, self._own
+        if transport is None or own is None:
+            return
+        try:
+            data, extra, _, _ = own.recvmsg(_SIZE, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            transport.abort()
+            return
+        self._lag = lag_of(extra)
+        if data:
+            self.data_received(data)
+        else:
+            asyncio.get_running_loop().remove_reader(own)
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the peer."""
@@ -149,6 +183,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
         del exc
+        if self._own is not None:
+            asyncio.get_running_loop().remove_reader(self._own)
+            self._own.close()
+            self._own = None
         self._peers.discard(self)
         self._changed()
         self._writable.set()
@@ -178,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._incoming, self._parts = Incoming(began=time.monotonic()), []
+        self._incoming, self._parts = Incoming(began=time.monotonic() - self._lag), []
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request target."""
@@ -216,11 +254,10 @@ class Connection(asyncio.Protocol):
                 return
 
 
-def _sent(transport: asyncio.Transport, data: bytes) -> int:
+def _sent(descriptor: int, data: bytes) -> int:
     """Bytes that the system takes at once; a broken connection is the transport's to find."""
-    peer = transport.get_extra_info("socket")
     try:
-        return os.write(peer.fileno(), data)
+        return os.write(descriptor, data)
     except OSError:
         return 0
 

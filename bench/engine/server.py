@@ -116,7 +116,7 @@ class ScriptedEngine:
     async def listen(self) -> None:
         """Accepts connections; after `stop_listening` on the same port again."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._handle, self._peers, self._tell),
+            lambda: Connection(self._handle, self._peers, self._tell, stamped=self.log is not None),
             self.host,
             self.port,
             backlog=4096,

@@ -17,7 +17,7 @@ from bench.load.exchange import Exchange
 from bench.load.target import Target
 
 # Linux: asks for, and carries, the time at which a segment came (struct timespec).
-_SO_TIMESTAMPNS = 35
+SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 _SIZE = 1 << 16
 # A stamp further off than this is of a clock that was set.
@@ -39,7 +39,7 @@ class Line:
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(OSError):  # without it, the time of reading counts
-            self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._tls_in, self._tls_out, self._tls = ssl.MemoryBIO(), ssl.MemoryBIO(), None
         if tls is not None:
             self._tls = tls.wrap_bio(self._tls_in, self._tls_out, server_hostname=target.host)
@@ -95,7 +95,7 @@ class Line:
         except OSError:
             raise Closed from None
         now = time.monotonic()
-        lag = _lag(extra)
+        lag = lag_of(extra)
         self._at = now - lag
         if self.exchange is not None and lag > self.exchange.lag:
             self.exchange.lag = lag
@@ -222,10 +222,10 @@ class Line:
         return b"".join(parts)
 
 
-def _lag(extra: list[tuple[int, int, bytes]]) -> float:
+def lag_of(extra: list[tuple[int, int, bytes]]) -> float:
     """Seconds since the kernel got what was read; 0 where it does not say."""
     for level, kind, raw in extra:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(raw) >= _TIMESPEC.size:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(raw) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(raw)
             lag = time.time() - seconds - nanoseconds * 1e-9
             return lag if 0.0 < lag < _PLAUSIBLE else 0.0

@@ -47,6 +47,7 @@ def test_only_what_is_within_a_fifth_agrees() -> None:
     assert missed({"miss": {"ratio": 0.79}, "hit": {"ratio": 1.21}, "stream": {"ratio": 2.0}}) == [
         "miss: inside is 0.79 of outside",
         "hit: inside is 1.21 of outside",
+        "stream: inside is 2.00 of outside",
     ]
     # Nothing was added, or less than nothing: that is no agreement.
     assert missed(summary([Round("miss", 0.0003, -0.0001)])) == ["miss: inside is inf of outside"]
