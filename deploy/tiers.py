@@ -161,6 +161,7 @@ def deployment(tier: Tier, replicas: Replicas | None = None) -> dict[str, Any]:
             "max_replicas": replicas.max,
             "target_ongoing_requests": replicas.target_ongoing_requests,
             "downscale_delay_s": _KEPT,
+            **({} if replicas.policy is None else {"policy": {"policy_function": replicas.policy}}),
         },
     }
 

@@ -235,11 +235,15 @@ class Replicas(Record):
     """Most replicas."""
     target_ongoing_requests: int = Field(32, ge=1)
     """Requests per replica that autoscaling aims at."""
+    policy: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """Import path (`module:function`) of a policy of Ray Serve's that decides instead, on any signals."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min ({self.min}) is above max ({self.max})")
+        if self.policy is not None and self.min == self.max:
+            raise ValueError(f"policy decides between min and max, which are both {self.max}")
         return self
 
 

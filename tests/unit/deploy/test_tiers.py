@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from core.config.records import Disaggregation, Replicas, Tier
 from core.config.records import Group as GroupSettings
@@ -42,6 +43,14 @@ def test_a_range_of_replicas_is_autoscaled_at_the_target() -> None:
         "downscale_delay_s": 120.0,
     }
     assert "num_replicas" not in options
+
+
+@pytest.mark.parametrize(
+    "replicas", [{"min": 1, "max": 3, "policy": "no colon"}, {"max": 1, "policy": "module:function"}]
+)
+def test_a_policy_that_is_none_or_has_nothing_to_decide_is_refused(replicas: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="policy"):
+        Replicas(**replicas)
 
 
 def test_a_replica_may_finish_the_longest_answer_before_it_ends_and_its_replacement_comes_first() -> None:

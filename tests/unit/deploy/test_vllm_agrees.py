@@ -227,3 +227,15 @@ async def test_a_replica_starts_its_engine_and_serves_the_engine_s_own_routes() 
     routes = {route.path: route.endpoint.__module__ for route in app.routes if route.path in ("/tokenize", CHAT)}
     assert routes["/tokenize"] == __name__
     assert routes[CHAT] == __name__
+
+
+def test_another_policy_may_decide_about_replicas() -> None:
+    """Serve imports it and asks it, which is why a function of the standard library stands in for one here."""
+    from ray import serve
+
+    replicas = {"min": 1, "max": 3, "policy": "operator:itemgetter"}
+    ((_, tier),) = validate({"tiers": {"small": {"model": "m", "replicas": replicas}}}).tiers.items()
+    config = llm_config(tier, "gpu")
+    scaling = serve.deployment(Anything, **config.deployment_config)._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas) == (1, 3)
+    assert scaling.policy.policy_function == "operator:itemgetter"
