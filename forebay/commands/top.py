@@ -3,9 +3,11 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from core.errors import ForebayError
@@ -86,7 +88,15 @@ def _live(url: str, recent: "Recent") -> None:
 
     from forebay.screen import screen  # noqa: PLC0415  # as above
 
-    last = [""]
+    last, ended = [""], False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ended
+        ended = True
+        signal.default_int_handler(number, frame)
+
+    # Where Python happens to be in a finalizer, it drops the exception: the next event asks again.
+    signal.signal(signal.SIGINT, end)
     with Live(screen=True, auto_refresh=False) as live:
 
         def show(said: str) -> None:
@@ -98,6 +108,8 @@ def _live(url: str, recent: "Recent") -> None:
                 for name, data in _events(url, last[0], last):
                     recent.take(name, data)
                     show("draining" if recent.state is not None and recent.state["draining"] else "live")
+                    if ended:
+                        raise KeyboardInterrupt
             except httpx.TransportError:
                 pass
             show("connection lost, trying again")
