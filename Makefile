@@ -90,6 +90,7 @@ bench: $(VENV)/dev.stamp peers  ## every comparison, and the README's table from
 	$(BIN)/python -m bench.whole --guidellm $(GUIDELLM)/bin/guidellm \
 	  --peer 'vllm-router 0.1.17=$(ROUTER)/bin/vllm-router --port {port} --worker-urls {engine} --log-level error' \
 	  --peer 'LiteLLM 1.108.7=bench/litellm.sh $(LITELLM)/bin/litellm {port} {engine}' \
+	  --peer 'LiteLLM 1.108.7 with its cache in memory=bench/litellm.sh $(LITELLM)/bin/litellm {port} {engine} cached' \
 	  $(if $(FOREBAY_DATA),--trace $(FOREBAY_DATA)/traces/azure_conv_2023.csv) $(BENCH)
 	@if [ -n "$$FOREBAY_DATA" ]; then $(BIN)/python -m bench.cache_trust && $(BIN)/python -m bench.router_quality --pairs && \
 	  $(BIN)/python -m bench.capacity; else echo "bench.cache_trust, bench.router_quality and bench.capacity are left out:" \

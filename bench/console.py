@@ -154,6 +154,8 @@ def run(rounds: int, seconds: float, pages: int) -> Measured:
         engine_url = json.loads(cast("Any", engine.stdout).readline())["url"]
         port, config, log = free_port(), folder / "forebay.json", folder / "forebay.log"
         made = document(port, engine_url)
+        # The console is open where everybody is.
+        del made["auth"]
         # A machine that stands still for a moment is no fault of what is measured.
         made["tiers"]["small"]["timeout"] = {"connect": "30s", "first_token": "60s"}
         config.write_text(json.dumps(made), encoding="utf-8")

@@ -3,11 +3,12 @@
     python -m bench.foretold --url http://host:port/v1 --model m --trace F.csv --max-num-seqs 8 \\
         [--max-num-batched-tokens 2048] [--load 0.8] [--requests 120] [--rounds 3] [--step-model step.json] [--json]
 
-`forebay bench fit` profiles the engine; the saturated throughput is what `forebay simulate` gets through with the fit
-when the whole trace lies ready; the trace is then brought to `--load` of that. `forebay simulate` with the fit, and
-`forebay bench` against the engine, take the same trace at the same times. Demanded: output tokens per second within
-15 %, the medians of TTFT and TPOT within 20 %, in the median of the rounds. Exits with 1 where that is missed. The
-engine must have nothing else to do. Prompts over 400 and answers over 60 tokens are cut.
+Every round is the whole chain, so that a machine whose speed drifts is fitted as it is when it is measured: `forebay
+bench fit` profiles the engine; the saturated throughput is what `forebay simulate` gets through with the fit when the
+whole trace lies ready; the trace is then brought to `--load` of that. `forebay simulate` with the fit, and `forebay
+bench` against the engine, take the same trace at the same times. Demanded: output tokens per second within 15 %, the
+medians of TTFT and TPOT within 20 %, in the median of the rounds. Exits with 1 where that is missed. The engine must
+have nothing else to do. Prompts over 400 and answers over 60 tokens are cut. A round takes about ten minutes.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -26,6 +28,8 @@ from capacity.traces import read_trace
 
 DEMANDS = {"throughput_tok_s": 0.15, "ttft": 0.20, "tpot": 0.20}
 LONGEST_PROMPT, LONGEST_OUTPUT = 400, 60
+# How often everything is profiled in the fit of one round.
+FIT_ROUNDS = 2
 
 
 def cut(trace: Path, count: int, out: Path) -> None:
@@ -77,13 +81,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="forebay-foretold-") as folder:
         trace, model = Path(folder) / "trace.csv", given.step_model or Path(folder) / "step.json"
         cut(given.trace, given.requests, trace)
-        if given.step_model is None:
-            _fit(given, model)
-        report = foretold(given, trace, model)
+        rounds = []
+        for _ in range(given.rounds):
+            if given.step_model is None:
+                _fit(given, model)
+            rounds.append(chain(given, trace, model))
+        report = summary(rounds, given.load)
     if given.json:
         print(json.dumps(report))
     else:
-        print(f"{report['scale']:.3f} times the trace's rate, {given.load:.0%} of what saturates the simulated engine")
+        scales = ", ".join(f"{scale:.3f}" for scale in report["scales"])
+        print(f"{scales} times the trace's rate, {given.load:.0%} of what saturates the simulated engine")
         print(f"{'':<18} {'simulated':>11} {'measured':>11} {'off':>8}")
         for row in report["rows"]:
             print(f"{row['figure']:<18} {row['simulated']:>11.4f} {row['measured']:>11.4f} {row['off']:>+8.1%}")
@@ -94,14 +102,27 @@ def _fit(given: argparse.Namespace, out: Path) -> None:
     batches = sorted({1, 2, given.max_num_seqs // 2, given.max_num_seqs} - {0})
     forebay(
         "bench", "fit", "--url", given.url, "--model", given.model, "--batches", ",".join(map(str, batches)),
-        "--contexts", "32,400", "--prompts", "16,64,128,256,400", "--out", str(out), "--rounds", str(given.rounds),
+        "--contexts", "32,400", "--prompts", "16,64,128,256,400", "--out", str(out), "--rounds", str(FIT_ROUNDS),
         "--engine", f"max_num_seqs={given.max_num_seqs}",
         "--engine", f"max_num_batched_tokens={given.max_num_batched_tokens}",
     )  # fmt: skip
 
 
-def foretold(given: argparse.Namespace, trace: Path, model: Path) -> dict[str, Any]:
-    """Simulated beside measured, and what is missed."""
+@dataclass(frozen=True)
+class Round:
+    """What was foretold and what was measured in one round, at so many times the trace's rate."""
+
+    scale: float
+    simulated: dict[str, float]
+    measured: dict[str, float]
+
+    def off(self, figure: str) -> float:
+        """How far the simulated figure is from the measured one, as a share of that."""
+        return self.simulated[figure] / self.measured[figure] - 1
+
+
+def chain(given: argparse.Namespace, trace: Path, model: Path) -> Round:
+    """Simulate with the fit, and measure the same."""
     engine: Sequence[str] = (
         "--scheduler", "chunked", "--max-num-seqs", str(given.max_num_seqs), "--max-num-batched-tokens",
         str(given.max_num_batched_tokens), "--step-model", str(model), "--trace", str(trace),
@@ -111,18 +132,27 @@ def foretold(given: argparse.Namespace, trace: Path, model: Path) -> dict[str, A
     offered = float(asked.output.sum()) / float(asked.arrived[-1])
     scale = given.load * most / offered
     simulated = figures(forebay("simulate", *engine, "--rate-scale", str(scale)))
-    runs = []
-    for _ in range(given.rounds):
-        load = ("--trace", str(trace), "--rate-scale", str(scale), "--ignore-eos", "on")
-        document = forebay("bench", "--url", given.url, "--model", given.model, *load)
-        runs.append(figures(document))
-        print(f"measured {runs[-1]}, valid: {document['valid']}", file=sys.stderr)
-    rows = []
-    for name, value in simulated.items():
-        measured = median(one[name] for one in runs)
-        rows.append({"figure": name, "simulated": value, "measured": measured, "off": value / measured - 1})
+    load = ("--trace", str(trace), "--rate-scale", str(scale), "--ignore-eos", "on")
+    document = forebay("bench", "--url", given.url, "--model", given.model, *load)
+    found = Round(scale, simulated, figures(document))
+    print(f"simulated {simulated}\nmeasured {found.measured}, valid: {document['valid']}", file=sys.stderr, flush=True)
+    return found
+
+
+def summary(rounds: Sequence[Round], load: float) -> dict[str, Any]:
+    """Simulated beside measured in the median of the rounds, and what is missed."""
+    rows = [
+        {
+            "figure": name,
+            "simulated": median(one.simulated[name] for one in rounds),
+            "measured": median(one.measured[name] for one in rounds),
+            "off": median(one.off(name) for one in rounds),
+            "rounds": [one.off(name) for one in rounds],
+        }
+        for name in rounds[0].simulated
+    ]
     missed = [row["figure"] for row in rows if abs(cast("float", row["off"])) > DEMANDS.get(str(row["figure"]), 1e9)]
-    return {"scale": scale, "saturated_tok_s": most, "load": given.load, "rows": rows, "missed": missed}
+    return {"scales": [one.scale for one in rounds], "load": load, "rows": rows, "missed": missed}
 
 
 if __name__ == "__main__":

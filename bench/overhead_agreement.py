@@ -34,7 +34,7 @@ import httpx
 import psutil
 import uvloop
 
-from bench.overhead import MODEL, Run, Target, document, free_port, serving, wait_ready
+from bench.overhead import AUTHORIZATION, MODEL, Run, Target, document, free_port, serving, wait_ready
 
 # How far inside and outside may be apart, as a share of outside.
 TOLERANCE = 0.2
@@ -140,7 +140,7 @@ class Client(Target):
             body["stream"] = True
         raw = json.dumps(body).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-        return f"{head}{len(raw)}\r\n{header}\r\n".encode() + raw
+        return f"{head}{len(raw)}\r\n{AUTHORIZATION}{header}\r\n".encode() + raw
 
 
 class Nothing(Target):

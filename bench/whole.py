@@ -6,8 +6,9 @@
 Each measurement is a command of its own (`python -m bench.NAME --json`), run one after another so that none disturbs
 another; its document is kept in `--out`, and the table is written from what lies there, so a measurement that is left
 out keeps its last result. `overhead`: the gateway and its peers, pinned to cores, in turns. `load_accuracy`,
-`load_peers`: is `forebay bench` right. `live`: real engines against each other. `foretold`: the simulator against
-an engine. Those with engines need the engines' environment, and minutes. Exits with 1 where a measurement failed.
+`load_peers`: is `forebay bench` right; `engine_peers`: `bench.load_peers` on a real engine. `live`: real engines against
+each other. `foretold`: the simulator against an engine. Those with engines need the engines' environment, and minutes.
+Exits with 1 where a measurement failed.
 """
 
 import argparse
@@ -20,14 +21,19 @@ from typing import Any, cast
 
 from bench.live import stack
 
-NAMES = ("overhead", "load_accuracy", "load_peers", "live", "foretold")
+NAMES = ("overhead", "load_accuracy", "load_peers", "engine_peers", "live", "foretold")
+# Measurements that are another one's command with other options.
+COMMANDS = {"engine_peers": "load_peers"}
 BEGIN, END = "<!-- bench: written by make bench -->", "<!-- bench: end -->"
 SOURCE, MODEL, SLOTS = "packaged:SmolLM2-135M-Instruct", "smollm2-135m", 8
+# Requests per second and in all that the engine is asked by each tool: about half of what one thread can do.
+ENGINE_RATE, ENGINE_REQUESTS = 0.4, 20
 Row = tuple[str, str, str, str]
 # Figures of `bench.overhead` for the table, and what they are.
 OVERHEAD = {
     "uncached_rps_core": "relayed requests per second and core, cache off",
     "relay_rps_core": "the same with a cache that misses",
+    "again_rps_core": "the same request again, an exact hit here",
     "chunk_cpu_us": "CPU per streamed chunk",
     "added_p50_ms": "time added to a request (p50, one at a time)",
     "added_ttft_ms": "time added to the first token, 16 streams",
@@ -73,6 +79,12 @@ def load_peers(found: dict[str, Any]) -> Iterator[Row]:
         yield what, f"{row['difference']:+.1%}", between(row["ci95"], percent=True), _note(found)
 
 
+def engine_peers(found: dict[str, Any]) -> Iterator[Row]:
+    """The same on a real engine."""
+    for what, figure, ends, note in load_peers(found):
+        yield f"{what}, on vLLM", figure, ends, note
+
+
 def live(found: dict[str, Any]) -> Iterator[Row]:
     """Real engines against each other."""
     for row in found["rows"]:
@@ -84,13 +96,15 @@ def foretold(found: dict[str, Any]) -> Iterator[Row]:
     """The simulator against an engine."""
     for row in found["rows"]:
         what = f"`forebay simulate` with the fit against `forebay bench`, {found['load']:.0%} load: {row['figure']}"
-        yield what, f"{row['off']:+.1%}", "-", "bench fit, then the same trace"
+        each = " … ".join(f"{end:+.1%}" for end in (min(row["rounds"]), max(row["rounds"])))
+        yield what, f"{row['off']:+.1%}", f"{each} (all rounds)", "bench fit, then the same trace"
 
 
 READERS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "overhead": overhead,
     "load_accuracy": load_accuracy,
     "load_peers": load_peers,
+    "engine_peers": engine_peers,
     "live": live,
     "foretold": foretold,
 }
@@ -114,7 +128,7 @@ def table(folder: Path) -> str:
         path = folder / f"{name}.json"
         if path.is_file():
             for what, figure, ends, note in READERS[name](json.loads(path.read_text(encoding="utf-8"))):
-                lines.append(f"| {what} | {figure} | {ends} | `bench.{name}`, {note} |")
+                lines.append(f"| {what} | {figure} | {ends} | `bench.{COMMANDS.get(name, name)}`, {note} |")
     return "\n".join(lines)
 
 
@@ -129,8 +143,9 @@ def rewritten(text: str, made: str) -> str:
 
 def measured(name: str, words: Sequence[str], out: Path) -> bool:
     """Runs one measurement and keeps its document; whether there is one."""
-    print(f"bench.{name} {' '.join(words)}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", f"bench.{name}", *words, "--json"]
+    module = COMMANDS.get(name, name)
+    print(f"bench.{module} {' '.join(words)}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", f"bench.{module}", *words, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - our own
     try:
         found = cast("dict[str, Any]", json.loads(done.stdout))
@@ -155,15 +170,21 @@ def everything(given: argparse.Namespace) -> bool:
     if given.trace is None:
         print("bench.load_peers and bench.foretold are left out: --trace names no trace", file=sys.stderr)
         return good
+    peers = [*rounds, *(("--tokenizer", given.tokenizer) if given.tokenizer else ())]
+    peers += ("--guidellm", given.guidellm) if given.guidellm else ()
+    trace = ["--trace", str(given.trace)]
     if "load_peers" not in given.without:
-        words = [*rounds, "--trace", str(given.trace), *(("--tokenizer", given.tokenizer) if given.tokenizer else ())]
-        good &= measured("load_peers", [*words, *(("--guidellm", given.guidellm) if given.guidellm else ())], given.out)
-    if "foretold" not in given.without:
+        good &= measured("load_peers", [*peers, *trace], given.out)
+    if not {"foretold", "engine_peers"} <= set(given.without):
         engine = {"max_num_seqs": SLOTS, "max_num_batched_tokens": 2048}
         tiers = {"small": {"model": MODEL, "source": SOURCE, "engine": engine}}
         with stack({"gateway": {"port": 0}, "cache": {"semantic": {"enabled": False}}, "tiers": tiers}) as state:
-            words = ["--url", state["tiers"]["small"]["url"], "--model", MODEL, "--trace", str(given.trace)]
-            good &= measured("foretold", [*words, "--max-num-seqs", str(SLOTS)], given.out)
+            at = ["--url", state["tiers"]["small"]["url"], "--model", MODEL, *trace]
+            if "foretold" not in given.without:
+                good &= measured("foretold", [*at, "--max-num-seqs", str(SLOTS)], given.out)
+            if "engine_peers" not in given.without:
+                load = ["--rate", str(ENGINE_RATE), "--requests", str(ENGINE_REQUESTS)]
+                good &= measured("engine_peers", [*peers, *at, *load], given.out)
     return good
 
 

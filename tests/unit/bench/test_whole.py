@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.foretold import cut
+from bench.foretold import Round, cut, summary
 from bench.live import COMPARISONS, document, lengths, page, rows
 from bench.load_accuracy import Figure
 from bench.load_peers import slice_of
@@ -38,13 +38,21 @@ def test_rows_come_from_the_documents_that_are_there(tmp_path: Path) -> None:
         ),
     }
     (tmp_path / "live.json").write_text(json.dumps(live))
-    foretold = {"load": 0.8, "rows": [{"figure": "ttft", "off": -0.123}]}
+    foretold = {"load": 0.8, "rows": [{"figure": "ttft", "off": -0.123, "rounds": [-0.123, 0.05, -0.2]}]}
     (tmp_path / "foretold.json").write_text(json.dumps(foretold))
     lines = table(tmp_path).splitlines()
     assert len(lines) == 4
     assert "continuous over static" in lines[2]
     assert "2.00 x" in lines[2]
-    assert "-12.3%" in lines[3]
+    assert "-12.3% | -20.0% … +5.0% (all rounds)" in lines[3]
+
+
+def test_what_was_foretold_is_compared_round_by_round() -> None:
+    # A machine that is half as fast in one round is foretold as such: no round is compared with another's simulation.
+    found = summary([Round(1.0, {"ttft": 1.0}, {"ttft": 1.1}), Round(0.5, {"ttft": 2.0}, {"ttft": 2.2})], 0.8)
+    assert found["missed"] == []
+    assert abs(found["rows"][0]["off"] + 1 / 11) < 1e-9
+    assert summary([Round(1.0, {"ttft": 1.0}, {"ttft": 2.0})], 0.8)["missed"] == ["ttft"]
 
 
 def test_static_and_continuous_are_drawn_round_by_round() -> None:
