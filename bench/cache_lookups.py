@@ -7,10 +7,11 @@ import orjson
 
 from bench.cache_texts import ANSWER, Stored
 from cache.controls import Controls
+from cache.question import Question
 from core.embedder import Embedding
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
-from gateway.choice import Chooser
+from gateway.choice import Chooser, unlooked
 from gateway.services import Services
 
 PATIENCE = 60.0
@@ -54,7 +55,7 @@ class Lookups:
     async def lookup(self, text: str) -> bool:
         """A semantic lookup; whether it hit."""
         asked = self.read(text, "auto")
-        return await self._semantic(asked, await self._embed(text, asked))
+        return await self._semantic(asked, await self._embed(text, asked.question))
 
     async def miss(self, text: str, model: str) -> bool:
         """Fingerprint, exact lookup, embedding, search, guard, and the tier; whether it was a miss."""
@@ -64,20 +65,18 @@ class Lookups:
         plan = self._chooser.plan(asked)
         embedding, hit = None, False
         if plan.ask is not None or await self._services.cache.promising(asked.question, asked.controls):
-            prepared = asked if plan.ask is not None else None
-            embedding = await self._embed(plan.text, prepared) if plan.text is not None else None
+            question = unlooked(asked, plan)
+            embedding = await self._embed(plan.text, question) if plan.text is not None else None
             hit = await self._semantic(asked, embedding)
         self._chooser.decide(asked, plan, self._chooser.readable(embedding, self._services.embedder.ready))
         return not hit
 
-    async def _embed(self, text: str, asked: Asked | None) -> Embedding:
-        """The vector. Meanwhile a lookup of `asked` is prepared, as the gateway does where nobody took a first look."""
+    async def _embed(self, text: str, question: Question | None) -> Embedding:
+        """The vector. Meanwhile the lookup of a question is prepared, as the gateway does."""
         embedder = self._services.embedder.ready
         began, cpu = time.perf_counter(), time.process_time()
         # By the model, and not remembered from an earlier round.
-        meanwhile = None
-        if asked is not None and asked.question is not None:
-            meanwhile = partial(self._services.cache.prepare, asked.question)
+        meanwhile = None if question is None else partial(self._services.cache.prepare, question)
         embedding = await embedder.compute(text, PATIENCE, meanwhile) if embedder is not None else None
         if embedding is None:
             raise RuntimeError("there is no vector")

@@ -6,9 +6,9 @@
 Each measurement is a command of its own (`python -m bench.NAME --json`), run one after another so that none disturbs
 another; its document is kept in `--out`, and the table is written from what lies there, so a measurement that is left
 out keeps its last result. `overhead`: the gateway and its peers, pinned to cores, in turns. `load_accuracy`,
-`load_peers`: is `forebay bench` right; `engine_peers`: `bench.load_peers` on a real engine. `live`: real engines against
-each other. `foretold`: the simulator against an engine. Those with engines need the engines' environment, and minutes.
-Exits with 1 where a measurement failed.
+`load_peers`: is `forebay bench` right; `engine_peers`: `bench.load_peers` on a real engine. `live`: real engines
+against each other. `foretold`: the simulator against an engine. Those with engines need the engines' environment, and
+minutes. Exits with 1 where a measurement failed.
 """
 
 import argparse

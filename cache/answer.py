@@ -24,9 +24,9 @@ ONE_RUN = ("kv_transfer_params", "ec_transfer_params", "metrics")
 NOT_CONTINUED = frozenset({"index", "type", "role", "id", "finish_reason", "stop_reason"})
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hit:
-    """A stored answer that may be served.
+    """A stored answer that may be served. It is not changed; frozen, making one would cost three times as much.
 
     `body`: the completion as JSON bytes. `age_s`: seconds since it was stored. `similarity`: 1.0 in the exact layer.
     `tier`: which tier made it.

@@ -1,6 +1,7 @@
 """From the bytes of a request to everything that is settled before anything is looked up or sent."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from cache.controls import Controls, controls
@@ -11,13 +12,10 @@ from core.request import InferenceRequest, RouteKind, parse
 from gateway.auth import Identity
 from gateway.targets import Target, Targets
 
-# Request headers that say how the cache may be used.
-_CACHE_HEADERS = {
-    b"cache-control": "cache-control",
-    b"x-forebay-cache": "x-forebay-cache",
-    b"x-forebay-threshold": "x-forebay-threshold",
-    b"x-stainless-retry-count": "x-stainless-retry-count",
-}
+# Request headers that say how the cache may be used, in the order in which they are looked up.
+_CACHE_HEADERS = ("cache-control", "x-forebay-cache", "x-forebay-threshold", "x-stainless-retry-count")
+# Values of these headers that are kept as they were read.
+MAX_CONTROLS = 64
 _DEFAULT = Controls()
 EVERYONE = "*"
 # Repeated requests that are kept as they were read, and how long they may be.
@@ -27,7 +25,7 @@ MAX_REPEATED, MAX_REPEATED_BYTES = 256, 4096
 class Asked(NamedTuple):
     """A request, what it asks for, who asks, and how the cache sees it.
 
-    `question` is None where the cache is neither read nor written.
+    `question` is None where the cache is neither read nor written. `known`: read before, and kept.
     """
 
     request: InferenceRequest
@@ -35,6 +33,7 @@ class Asked(NamedTuple):
     tenant: str
     controls: Controls
     question: Question | None
+    known: bool = False
 
 
 class Reader:
@@ -72,12 +71,12 @@ class Reader:
 
     def expect(self, raw: bytes, headers: Mapping[bytes, bytes], asked: Asked) -> None:
         """The same body will probably come again: it has been asked before, and its answer is known."""
-        if asked.controls is not _DEFAULT or asked.question is None or len(raw) > MAX_REPEATED_BYTES:
+        if asked.known or asked.controls is not _DEFAULT or asked.question is None or len(raw) > MAX_REPEATED_BYTES:
             return
         if len(self._repeated) >= MAX_REPEATED:
             self._repeated.clear()
         tier, space = headers.get(b"x-forebay-tier"), asked.question.namespace
-        self._repeated[raw, asked.request.kind, asked.tenant, tier, space] = asked
+        self._repeated[raw, asked.request.kind, asked.tenant, tier, space] = asked._replace(known=True)
 
     def _namespace(self, embedder: BatchingEmbedder | None) -> str:
         if embedder is not self._embedder:
@@ -87,5 +86,15 @@ class Reader:
 
 
 def _controls(headers: Mapping[bytes, bytes], *, allowed: bool) -> Controls:
-    found = {text: value.decode("latin-1") for name, text in _CACHE_HEADERS.items() if (value := headers.get(name))}
+    get = headers.get
+    given = (
+        get(b"cache-control"), get(b"x-forebay-cache"), get(b"x-forebay-threshold"), get(b"x-stainless-retry-count")
+    )  # fmt: skip
+    return _read(given, allowed)
+
+
+@lru_cache(MAX_CONTROLS)
+def _read(given: tuple[bytes | None, ...], allowed: bool) -> Controls:
+    """What these values of _CACHE_HEADERS say: clients repeat a few of them for ever."""
+    found = {name: value.decode("latin-1") for name, value in zip(_CACHE_HEADERS, given, strict=True) if value}
     return controls(found, allowed=allowed) if found or not allowed else _DEFAULT

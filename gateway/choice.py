@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cache.question import Question
 from core.config import Config, TierName
 from core.embedder import BatchingEmbedder, Embedding, Vector
 from gateway.asked import Asked
@@ -25,6 +26,14 @@ class Plan(NamedTuple):
 
 
 NOTHING = Plan(None, False, None)
+
+
+def unlooked(asked: Asked, plan: Plan) -> Question | None:
+    """The question whose lookup can be prepared while its vector is made; None where there is nothing to prepare.
+
+    Where the tier needs no score, a first look has been taken before anything is embedded.
+    """
+    return asked.question if plan.ask is not None and plan.semantic and asked.controls.read else None
 
 
 class Chooser:

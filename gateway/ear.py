@@ -114,7 +114,7 @@ class Ear:
         patience.content()
         parts: list[bytes] = []
         while chunk := await reply.read():
-            patience.got()
+            patience.got(reply.came)
             parts.append(chunk)
             patience.wait()
         return Played(reply, self.clean(b"".join(parts), streamed=False))

@@ -51,10 +51,12 @@ class Decisions:
         """Note a request; of two with one id the later one counts."""
         prompt = request.user_text if self._prompts else None
         kept = prompt if prompt is not None and len(prompt) <= PROMPT_CHARS else None
-        self._known.pop(account.request_id, None)
-        self._known[account.request_id] = Remembered(account, kept)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        known = self._known
+        if account.request_id in known:
+            del known[account.request_id]
+        known[account.request_id] = Remembered(account, kept)
+        if len(known) > REMEMBERED:
+            known.popitem(last=False)
 
     def find(self, request_id: str, tenant: str) -> Remembered | None:
         """A tenant's own request."""

@@ -46,11 +46,12 @@ class Forecast:
 
     def input(self, need: Need) -> int:
         """Tokens of its prompt."""
-        return max(1, round(need.size * self._per_byte))
+        return int(need.size * self._per_byte + 0.5) or 1
 
     def likely(self, need: Need) -> float:
         """Tokens that a request will probably take."""
-        return self.input(need) + (self._output if need.limit is None else min(self._output, need.limit))
+        limit, usual = need.limit, self._output
+        return self.input(need) + (usual if limit is None or usual <= limit else limit)
 
     def most_output(self, need: Need) -> int:
         """Tokens that its answer may have; without a limit of its own, those that it will probably have."""

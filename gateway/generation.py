@@ -110,7 +110,7 @@ class Generation:
     async def _run(self, work: Work, exchange: Exchange, account: Account, block: Interruptible) -> None:
         gate = work.gate
         place = await enter(gate, exchange, account, self._services)
-        patience = Patience(block, gate.settings.timeout, self._services.clock)
+        patience = Patience(block, gate.settings.timeout, self._services.clock, self._services.timers)
         if account.trace is not None:
             account.called_at = self._services.clock.monotonic()
         opened: Opened[Begun] | None = None
@@ -193,7 +193,7 @@ class Generation:
         meter = StreamMeter(assembler)
         relay = EventRelay(reply, meter, patience, self._services.clock)
         await relay.begin()
-        patience.got()
+        patience.got(reply.came)
         patience.content()
         return Streamed(relay, meter, assembler)
 
@@ -333,9 +333,9 @@ async def read_whole(reply: Reply, patience: Patience) -> Whole:
     try:
         while chunk := await reply.read():
             parts.append(chunk)
-            patience.again()
+            patience.again(reply.came)
         # Reading it is ours.
-        patience.got()
+        patience.got(reply.came)
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
         value = _object(raw)
         if value is not None and is_error(value) and not value.get("choices"):

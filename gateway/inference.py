@@ -10,7 +10,7 @@ from gateway.account import Account
 from gateway.asked import Asked, Reader
 from gateway.auth import ANYONE
 from gateway.cascade import Cascade
-from gateway.choice import Chooser, Plan
+from gateway.choice import Chooser, Plan, unlooked
 from gateway.comparing import Sample
 from gateway.console.words import Words
 from gateway.exchange import Exchange
@@ -52,7 +52,6 @@ class Inference:
         embedder = services.embedder.ready
         asked = self._reader.read(kind, raw, exchange.headers, account.identity or ANYONE, embedder)
         account.stream, account.model = asked.request.stream, asked.request.model
-        account.need = need_of(len(raw), asked.request.body)
         account.fingerprint = None if asked.question is None else asked.question.fingerprint
         if account.trace is not None:
             account.trace.asks(OPERATIONS[kind], asked.request.body)
@@ -66,6 +65,7 @@ class Inference:
             await self._stored.replay(hit, asked.request, exchange, account)
             return
         # From here on the request may wait, and the client may leave meanwhile.
+        account.need = need_of(len(raw), asked.request.body)
         account.priority = (account.identity or ANYONE).urgency(exchange.headers.get(b"x-forebay-priority"))
         key = key_of(asked, account.priority, exact=self._exact)
         if key is None:
@@ -157,10 +157,9 @@ class Inference:
         started = self._services.clock.monotonic()
         deadline = self._services.config.cache.semantic.deadline
         owner = asked.tenant if asked.question is None else asked.question.tenant
-        meanwhile = None
-        if plan.ask is not None and plan.semantic and asked.question is not None and asked.controls.read:
-            # Nobody has looked at what is stored, and the event loop has nothing else to do for this request.
-            meanwhile = partial(self._stored.prepare, asked.question)
+        # The event loop has nothing else to do for this request meanwhile.
+        question = unlooked(asked, plan)
+        meanwhile = None if question is None else partial(self._stored.prepare, question)
         embedding = await embedder.embed(plan.text, deadline, owner, meanwhile)
         return embedding, self._services.clock.monotonic() - started
 

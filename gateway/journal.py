@@ -42,8 +42,8 @@ class Journal:
         self._clock = clock
         self._stderr = Stderr()
         self._write: Write = write if write is not None else self._stderr
-        self._second = 0
-        self._written = b""
+        self._second = self._milli = 0
+        self._written = self._stamp = b""
         self._said: dict[tuple[JsonValue, ...], bytes] = {}
 
     def close(self) -> None:
@@ -89,12 +89,14 @@ class Journal:
         return said
 
     def _now(self) -> bytes:
-        """The time; all but the milliseconds is kept for a second."""
-        now = self._clock.time()
-        second = int(now)
-        if second != self._second:
-            self._second, self._written = second, timestamp(second)[:-4].encode()
-        return b"%b%03dZ" % (self._written, int((now - second) * 1000))
+        """The time, as long as it is the same millisecond; of another one all but the milliseconds, for a second."""
+        milli = int(self._clock.time() * 1000)
+        if milli != self._milli:
+            second = milli // 1000
+            if second != self._second:
+                self._second, self._written = second, timestamp(second)[:-4].encode()
+            self._milli, self._stamp = milli, b"%b%03dZ" % (self._written, milli % 1000)
+        return self._stamp
 
 
 class JsonLines(logging.Formatter):

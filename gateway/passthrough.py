@@ -124,14 +124,14 @@ class PassThrough:
             body=foreign.body,
             connect=gate.settings.timeout.connect,
         )
-        patience = Patience(block, gate.settings.timeout, self._services.clock)
+        patience = Patience(block, gate.settings.timeout, self._services.clock, self._services.timers)
         if account.trace is not None:
             account.called_at = self._services.clock.monotonic()
         opened: Opened[bytes] | None = None
         try:
             patience.begin()
             opened = await gate.replicas.open(call, _first, patience.cause)
-            account.first_at = patience.got()
+            account.first_at = patience.got(opened.reply.came)
             patience.content()
             account.retries, account.url = opened.retries, opened.replica.url
             await self._relay(opened.reply, opened.begun, patience, exchange, account)
@@ -168,7 +168,7 @@ class PassThrough:
             account.client_s += clock.monotonic() - began
             patience.wait()
             chunk = await reply.read()
-            account.last_at = patience.got()
+            account.last_at = patience.got(reply.came)
         if kept and room >= 0:
             account.usage = usage_in(b"".join(kept))
         await exchange.end()

@@ -1,11 +1,10 @@
 """How long a request waits for its tier: to the first content, between two chunks, and in all."""
 
-import asyncio
-
 from core.clock import Clock
 from core.config.records import Timeout
 from core.errors import UpstreamTimeout
 from gateway.interrupt import Interruptible
+from gateway.timers import Timed, Timers
 
 # What is there within this time was there already, in seconds.
 AT_ONCE = 20e-6
@@ -14,20 +13,21 @@ AT_ONCE = 20e-6
 class Patience:
     """Trips the block with UpstreamTimeout when the tier takes too long, and adds up the time spent waiting for it.
 
-    One timer for all limits, set again only when it fires: a chunk costs two readings of the clock. The time in which
-    the client does not read its answer counts towards `total` only. `waited` is in seconds. `work`: what was spent on
-    the piece that came last; where the next one is not there yet, the tier was waited for all the same, and nobody had
-    to wait for the work.
+    One timer for all limits, set again only when it fires: a chunk costs two readings of the clock. A limit is noticed
+    at most a tick of `timers` after it is over. The time in which the client does not read its answer counts towards
+    `total` only. `waited` is in seconds. `work`: what was spent on the piece that came last; where the next one is not
+    there yet, the tier was waited for all the same, and nobody had to wait for the work.
     """
 
     __slots__ = (
-        "_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "waited", "work",
+        "_block", "_clock", "_content", "_due", "_ends", "_limits", "_loop", "_since", "_timer", "_timers", "waited",
+        "work",
     )  # fmt: skip
 
-    def __init__(self, block: Interruptible, limits: Timeout, clock: Clock) -> None:
+    def __init__(self, block: Interruptible, limits: Timeout, clock: Clock, timers: Timers) -> None:
         self._block, self._limits, self._clock = block, limits, clock
-        self._loop = block.loop
-        self._timer: asyncio.TimerHandle | None = None
+        self._loop, self._timers = block.loop, timers
+        self._timer: set[Timed] | None = None
         self._since: float | None = None
         self._content = False
         self._due = self._ends = 0.0
@@ -43,7 +43,7 @@ class Patience:
         if self._timer is None:
             self._ends = now + self._limits.total
         else:
-            self._timer.cancel()
+            self._timer.discard(self)
         self._arm(now)
 
     def content(self) -> None:
@@ -55,21 +55,21 @@ class Patience:
         self._since = now = self._clock.monotonic()
         return now
 
-    def got(self) -> float:
-        """It came; returns the clock's reading."""
+    def got(self, came: float | None = None) -> float:
+        """It came, and had come at that second already where one is given; returns the clock's reading."""
         now = self._clock.monotonic()
         if self._since is not None:
-            spent = now - self._since
-            self.waited += spent + self.work if spent > AT_ONCE else spent
+            spent = (now if came is None else came) - self._since
+            if spent > AT_ONCE:
+                self.waited += spent + self.work
+            elif spent > 0:
+                self.waited += spent
             self._since, self.work = None, 0.0
         return now
 
-    def again(self) -> None:
-        """Something came, and more is waited for."""
-        now = self._clock.monotonic()
-        if self._since is not None:
-            self.waited += now - self._since
-        self._since = now
+    def again(self, came: float | None = None) -> None:
+        """As `got`, and more is waited for."""
+        self._since = self.got(came)
 
     def cause(self) -> BaseException | None:
         """What ended the block from outside: a limit of these, or the client; None where nothing has."""
@@ -80,17 +80,20 @@ class Patience:
         if self._since is not None:
             self.got()
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.discard(self)
             self._timer = None
 
     def _arm(self, now: float) -> None:
         """Look again when the first limit could be over, whichever phase it is in by then."""
-        limits, since = self._limits, self._since
-        idle = (now if since is None or not self._content else since) + limits.idle
-        at = min(idle, self._ends) if self._content else min(idle, self._due, self._ends)
-        self._timer = self._loop.call_later(max(at - now, 0.0), self._fire)
+        since, at = self._since, self._ends
+        idle = (now if since is None or not self._content else since) + self._limits.idle
+        at = min(at, idle)
+        if not self._content:
+            at = min(at, self._due)
+        self._timer = self._timers.add(self._loop, now, at, self)
 
-    def _fire(self) -> None:
+    def late(self) -> None:
+        """Look whether a limit is over."""
         now = self._clock.monotonic()
         limits = self._limits
         if now >= self._ends:

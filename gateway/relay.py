@@ -105,7 +105,7 @@ class EventRelay:
                 account.client_s += patience.wait() - sent
                 patience.work = sent - self._came
             elif not more:
-                patience.got()
+                patience.got(self._reply.came)
                 self._ended()
                 break
         return self._last or b""

@@ -43,6 +43,7 @@ from gateway.shadow import Shadow
 from gateway.siblings import Alone, Siblings
 from gateway.targets import Targets
 from gateway.tier import TierGate, scales_from_zero
+from gateway.timers import Timers
 from gateway.tracing.tracer import Tracer
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.names import Names, Resolver, SystemResolver
@@ -108,6 +109,7 @@ class Services:
     breakers: Mapping[str, Breaker]
     pool: MetricsPool
     tracer: Tracer | None
+    timers: Timers = field(default_factory=Timers)
     load: Load = field(default_factory=Load)
     savings: Savings = field(init=False)
     sessions: Sessions = field(init=False)
@@ -161,7 +163,7 @@ async def opened(
     journal = Journal(clock, write)
     async with AsyncExitStack() as stack:
         stack.callback(journal.close)
-        upstream = await stack.enter_async_context(UpstreamClient())
+        upstream = await stack.enter_async_context(UpstreamClient(clock))
         tiers = {name: _gate(name, tier, upstream, clock, metrics) for name, tier in config.tiers.items()}
         link = store_link("cache.store", config.cache.store, config, clock)
         if link is not None:

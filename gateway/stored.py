@@ -17,11 +17,14 @@ from gateway.envelope import JSON, Headers
 from gateway.exchange import Exchange
 from gateway.headers import EVENT_STREAM, answer_headers, hit_headers
 from gateway.judge import Judge
-from gateway.metering import usage_of
+from gateway.metering import Usage, usage_of
 from gateway.metrics import Metrics
 from gateway.settle import cost
 
 logger = logging.getLogger("forebay.cache")
+
+# Answers whose usage is kept as it was read, and how long they may be, in bytes: most hits are hits of a few.
+MAX_USED, MAX_USED_BYTES = 256, 4096
 
 
 class StoredAnswers:
@@ -33,6 +36,7 @@ class StoredAnswers:
         self._not_asked = metrics.lookups("semantic", "bypass")
         self._exact = config.cache.exact.enabled
         self._semantic = config.cache.semantic
+        self._used: dict[bytes, Usage | None] = {}
         self._prices: dict[str, Price] = {name: tier.price for name, tier in config.tiers.items()}
 
     async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
@@ -146,13 +150,25 @@ class StoredAnswers:
 
     def saved(self, hit: Hit) -> None:
         """Count the tokens and the cost that a hit saved."""
-        usage = usage_of(hit.answer.get("usage")) if b'"usage"' in hit.body else None
+        usage = self._usage(hit)
         if usage is None:
             return
         self._metrics.saved_tokens(hit.layer).inc(usage.input + usage.output)
         price = self._prices.get(hit.tier)
         if price is not None:
             self._metrics.saved_cost(hit.layer).inc(cost(price, usage.input, usage.output))
+
+    def _usage(self, hit: Hit) -> Usage | None:
+        """What the tier counted when it made the answer."""
+        body = hit.body
+        if body in self._used:
+            return self._used[body]
+        usage = usage_of(hit.answer.get("usage")) if b'"usage"' in body else None
+        if len(body) <= MAX_USED_BYTES:
+            if len(self._used) >= MAX_USED:
+                self._used.clear()
+            self._used[body] = usage
+        return usage
 
     async def replay(self, hit: Hit, request: InferenceRequest, exchange: Exchange, account: Account) -> None:
         """Send a stored answer as the client asked for it."""

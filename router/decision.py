@@ -7,7 +7,7 @@ needs is out; a conversation never moves down; the rest is the complexity score 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import JsonValue
@@ -64,8 +64,7 @@ class TierFacts:
     context: int | None
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The tier, why, and the score and threshold it was decided with (`complexity` None: not scored)."""
 
     tier: TierName
@@ -111,7 +110,8 @@ def decide(
 
 def named(request: InferenceRequest, tier: TierName, facts: TierFacts, threshold: float) -> Decision:
     """What `decide` says of a request that names its tier. Raises BadRequest where the tier cannot do what it needs."""
-    if facts.context is not None or request.has_images or request.has_tools or _structured(request):
+    if request.has_images or request.has_tools or _structured(request) or not _fits(request, facts.context):
+        # It says which need the tier does not meet, where it does not.
         _able(request, {tier: facts})
     return Decision(tier, "override", None, threshold)
 
@@ -171,6 +171,13 @@ def _able(
             param="messages",
         )
     return fitting, lost or ("context" if len(fitting) < len(able) else None)
+
+
+def _fits(request: InferenceRequest, context: int | None) -> bool:
+    if context is None:
+        return True
+    texts = _texts(request)
+    return _may_fit(request, texts, sum(map(len, texts)), context)
 
 
 def _named(tiers: list[TierName]) -> str:

@@ -69,6 +69,8 @@ class Reply(Protocol):
     gives b"" at its end; it raises Broken where the body ends before it is complete, and cancelling it loses nothing.
     `pour` gives each piece to a sink as it comes, without a turn of the event loop in between where the implementation
     can, until the sink says False or the body ends; False at its end. What the sink raises comes out of `pour`.
+    `came`: the second on the gateway's clock at which the last piece was taken from the connection, which is before
+    anybody had a turn to read it; None where that is not known.
     `finish` reads what is left for at most `limit` seconds, so that the connection can be used again, and never raises.
     `close` is idempotent and never waits: it drops the connection unless the body was read to its end. The caller
     closes every reply.
@@ -76,6 +78,7 @@ class Reply(Protocol):
 
     status: int
     headers: Headers
+    came: float | None = None
 
     async def read(self) -> bytes: ...
 

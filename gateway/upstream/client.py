@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from core.clock import Clock
 from gateway.upstream.aiohttp_client import AiohttpUpstream
 from gateway.upstream.base import Call, Reply, Server
 from gateway.upstream.http1 import Http1Upstream
@@ -13,8 +14,8 @@ from gateway.upstream.http1 import Http1Upstream
 class UpstreamClient:
     """An async context manager; leaving it drops what is still open."""
 
-    def __init__(self) -> None:
-        self._plain, self._any = Http1Upstream(), AiohttpUpstream()
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._plain, self._any = Http1Upstream(clock), AiohttpUpstream()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

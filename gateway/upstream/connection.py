@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import httptools
 
+from core.clock import Clock
 from gateway.envelope import Headers
 from gateway.upstream.base import Broken, Reply, Sink
 
@@ -31,6 +32,7 @@ class Http1Reply(Reply):
         "_size",
         "_thrown",
         "_waiter",
+        "came",
         "complete",
         "fault",
         "headers",
@@ -43,6 +45,7 @@ class Http1Reply(Reply):
     def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
         self.headers: Headers = []
+        self.came: float | None = None
         self.complete = self.reusable = self.until_close = False
         self.fault: str | None = None
         self._connection: Connection | None = connection
@@ -186,12 +189,14 @@ class Connection(asyncio.Protocol):
     """One connection: at most one answer at a time. `ended` is told what became of it after each."""
 
     __slots__ = (
-        "_encoding", "_ended", "_framed", "_head", "_interim", "_loop", "_parser", "_reply", "_transport", "idle_since",
-        "lost",
+        "_encoding", "_ended", "_framed", "_head", "_interim", "_loop", "_now", "_parser", "_reply", "_transport",
+        "idle_since", "lost",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: "Callable[[Connection, bool], None]") -> None:
-        self._loop, self._ended = loop, ended
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, ended: "Callable[[Connection, bool], None]"
+    ) -> None:
+        self._loop, self._now, self._ended = loop, clock.monotonic, ended
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Http1Reply | None = None
@@ -254,6 +259,7 @@ class Connection(asyncio.Protocol):
             # Nothing was asked: what follows on this connection cannot be trusted.
             self._spoil("bytes that nobody asked for")
             return
+        reply.came = self._now()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from core.clock import Clock, SystemClock
 from gateway.upstream.base import Call, ConnectFailed, ConnectTimeout, Server
 from gateway.upstream.connection import Connection, Http1Reply
 
@@ -19,9 +20,13 @@ MAX_PLACES = 10_000
 
 
 class Http1Upstream:
-    """Calls to plain-http servers. An async context manager; leaving it drops what is still open."""
+    """Calls to plain-http servers. An async context manager; leaving it drops what is still open.
 
-    def __init__(self) -> None:
+    `clock`: what tells when bytes of an answer come.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._servers: dict[Connection, tuple[str, int]] = {}
         self._places: dict[str, tuple[tuple[str, int], str, str]] = {}
@@ -92,7 +97,9 @@ class Http1Upstream:
         loop = self._loop
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(lambda: Connection(loop, self._ended), *address)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._clock, self._ended), *address
+                )
         except TimeoutError as error:
             raise ConnectTimeout(f"no connection within {limit:g} s") from error
         except OSError as error:

@@ -169,6 +169,42 @@ async def test_an_endless_head_is_broken() -> None:
             await upstream.send(Server(server.url), call())
 
 
+class HandClock:
+    """Time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("client", [Http1Upstream, UpstreamClient])
+async def test_a_reply_tells_when_its_bytes_came_and_not_when_they_were_read(
+    client: type[Http1Upstream] | type[UpstreamClient],
+) -> None:
+    clock, go_on = HandClock(), asyncio.Event()
+
+    async def script(visit: Visit) -> None:
+        await visit.send(STREAM + b"3\r\none\r\n")
+        await go_on.wait()
+        await visit.send(b"3\r\ntwo\r\n0\r\n\r\n")
+
+    async with serving(script) as server, client(clock) as upstream:
+        reply = await upstream.send(Server(server.url), call())
+        clock.now = 2.0
+        assert await reply.read() == b"one"
+        assert reply.came == 1.0
+        clock.now = 3.0
+        go_on.set()
+        assert await reply.read() == b"two"
+        assert reply.came == 3.0
+        reply.close()
+
+
 async def test_idle_connections_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.upstream.http1.KEEP_ALIVE", 0.05)
     async with serving(answering(OK)) as server, Http1Upstream() as upstream:

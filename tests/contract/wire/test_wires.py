@@ -7,6 +7,7 @@ import pytest
 from core.errors import PayloadTooLarge
 from gateway.exchange import Exchange
 from gateway.interrupt import ClientGone, Interruptible
+from gateway.wire.http1 import Opening
 from tests.contract.wire.server import connected, post, serving
 
 each = pytest.mark.parametrize("native", [False, True], ids=["asgi", "http1"])
@@ -261,3 +262,12 @@ async def test_what_is_not_http_gets_a_400(native: bool) -> None:
         await client.send(b"not http\r\n\r\n")
         assert (await client.answer())[0] == 400
         assert application.seen == []
+
+
+def test_the_headers_of_every_response_are_those_of_this_second() -> None:
+    opening = Opening()
+    first, second = [(b"date", b"Mon")], [(b"date", b"Tue"), (b"server", b"s")]
+    assert opening(200, first) == opening(200, first) == b"HTTP/1.1 200 OK\r\ndate: Mon\r\n"
+    assert opening(404, first) == b"HTTP/1.1 404 Not Found\r\ndate: Mon\r\n"
+    assert opening(200, second) == b"HTTP/1.1 200 OK\r\ndate: Tue\r\nserver: s\r\n"
+    assert opening(299, second) == b"HTTP/1.1 299 \r\ndate: Tue\r\nserver: s\r\n"

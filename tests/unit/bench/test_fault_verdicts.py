@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -142,10 +143,11 @@ def stops(per_request: float, tasks: int = 0, descriptors: int = 0) -> list[Stop
 
 
 def test_growth_after_the_warm_up_is_found_and_the_warm_up_itself_is_not() -> None:
-    assert missed(stops(10.0), clients=2) == []
+    assert missed(stops(10.0)) == []
     assert slope(stops(250.0)[WARM:]) == pytest.approx(250.0)
-    assert missed(stops(250.0), clients=2) == ["memory grows by 250 bytes per request"]
-    assert missed(stops(0.0, tasks=2), clients=2) == ["tasks grow"]
-    assert missed(stops(0.0, descriptors=2), clients=2) == ["descriptors grow"]
-    # Each client may have left a connection to an engine behind, for the next request.
-    assert missed(stops(0.0, descriptors=2), clients=32) == []
+    assert missed(stops(250.0)) == ["memory grows by 250 bytes per request"]
+    assert missed(stops(0.0, tasks=2)) == ["tasks grow"]
+    assert missed(stops(0.0, descriptors=2)) == ["descriptors grow"]
+    # How many connections to engines were left for the next request says nothing: at one stop more, at another fewer.
+    left = [replace(stop, descriptors=18 + 5 * n % 11) for n, stop in enumerate(stops(0.0))]
+    assert missed(left) == []

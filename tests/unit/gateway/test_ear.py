@@ -15,12 +15,14 @@ from gateway.account import Account
 from gateway.ear import LEAST, Ear, Unsure
 from gateway.interrupt import Interruptible
 from gateway.patience import Patience
+from gateway.timers import Timers
+from gateway.upstream.base import Reply
 
 SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json"), (b"content-length", b"999")]
 
 
-class Canned:
+class Canned(Reply):
     """A reply whose body comes in given pieces."""
 
     status = 200
@@ -58,7 +60,7 @@ def ear(account: Account | None = None, threshold: float | None = -1.0, stream: 
 async def heard(ear: Ear, reply: Canned) -> bytes:
     """Everything that passes."""
     async with Interruptible() as block:
-        patience = Patience(block, Timeout(), SystemClock())
+        patience = Patience(block, Timeout(), SystemClock(), Timers())
         patience.begin()
         try:
             passed = await ear.hear(reply, patience)

@@ -9,6 +9,7 @@ from core.config.records import Timeout
 from core.errors import UpstreamTimeout
 from gateway.interrupt import ClientGone, Interruptible
 from gateway.patience import Patience
+from gateway.timers import Timers
 
 
 async def forever() -> None:
@@ -65,7 +66,7 @@ async def test_a_cancellation_from_elsewhere_stays_one() -> None:
 async def waiting(limits: Timeout, *, content: bool) -> None:
     """Waits for ever for a tier, before or after its first content."""
     async with Interruptible() as block:
-        patience = Patience(block, limits, SystemClock())
+        patience = Patience(block, limits, SystemClock(), Timers())
         patience.begin()
         if content:
             patience.got()
@@ -88,19 +89,19 @@ async def test_each_limit_ends_its_own_wait(name: str) -> None:
 async def test_a_client_that_does_not_read_is_not_the_tier_being_idle() -> None:
     limits = Timeout.model_validate({"idle": "10ms"})
     async with Interruptible() as block:
-        patience = Patience(block, limits, SystemClock())
+        patience = Patience(block, limits, SystemClock(), Timers())
         patience.begin()
         patience.got()
         patience.content()
-        # Longer than idle, but nothing of the tier is waited for.
-        await asyncio.sleep(0.05)
+        # Longer than idle and a tick of the timers, but nothing of the tier is waited for.
+        await asyncio.sleep(0.15)
         patience.end()
     assert block.cause is None
 
 
 async def test_waiting_is_added_up() -> None:
     async with Interruptible() as block:
-        patience = Patience(block, Timeout(), SystemClock())
+        patience = Patience(block, Timeout(), SystemClock(), Timers())
         patience.begin()
         await asyncio.sleep(0.01)
         patience.got()
@@ -128,12 +129,33 @@ class HandClock:
 
 
 @pytest.mark.parametrize(
+    ("came", "waited"),
+    [(None, 0.5), (100.2, 0.2), (99.0, 0.0)],
+    ids=["not known", "before its turn", "before the wait"],
+)
+async def test_what_has_come_waits_for_its_turn_and_not_for_the_tier(came: float | None, waited: float) -> None:
+    clock = HandClock()
+    async with Interruptible() as block:
+        patience = Patience(block, Timeout(), clock, Timers())
+        patience.begin()
+        clock.now += 0.5
+        # The present is what it returns: the next wait begins there.
+        assert patience.got(came) == clock.now
+        assert patience.waited == pytest.approx(waited)
+        patience.wait()
+        clock.now += 0.25
+        patience.again(None if came is None else clock.now)
+        assert patience.waited == pytest.approx(waited + 0.25)
+        patience.end()
+
+
+@pytest.mark.parametrize(
     ("wait", "waited"), [(0.5, 0.8), (0.0, 0.0)], ids=["the tier is behind", "the next piece was there"]
 )
 async def test_work_on_a_piece_delays_nobody_where_the_next_one_is_still_to_come(wait: float, waited: float) -> None:
     clock = HandClock()
     async with Interruptible() as block:
-        patience = Patience(block, Timeout(), clock)
+        patience = Patience(block, Timeout(), clock, Timers())
         patience.begin()
         came = patience.got()
         clock.now += 0.3
