@@ -259,7 +259,7 @@ class Queue(Record):
 
 
 class Timeout(Record):
-    """How long to wait for a tier."""
+    """How long to wait for a tier. That a limit is over is noticed within 50 ms."""
 
     connect: Duration = 2.0
     """For a connection."""
