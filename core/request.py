@@ -18,13 +18,18 @@ Body = Mapping[str, JsonValue]
 WINDOW_CHARS = 8000
 _TEXT = (None, "text", "input_text", "refusal")
 _TOOL_ROLES = ("tool", "function")
+_TOOLS = frozenset({"tools", "functions"})
+_PLAIN = frozenset({"role", "content"})
 # What is nested deeper can be read but not written again: orjson stops at 254 levels.
 MAX_DEPTH = 200
 
 
-@dataclass(frozen=True)
+@dataclass
 class InferenceRequest:
-    """A chat or text completion request. `body` is the client's JSON object, minus what `parse` settles."""
+    """A chat or text completion request. `body` is the client's JSON object, minus what `parse` settles.
+
+    Nothing of it is changed once it is made; frozen, making one would cost three times as much.
+    """
 
     kind: RouteKind
     body: Body
@@ -80,6 +85,19 @@ class InferenceRequest:
             if message.get("role") in _TOOL_ROLES or message.get("tool_calls") or message.get("function_call"):
                 return True
         return False
+
+    @once
+    def only_text(self) -> bool:
+        """Whether it is text and nothing else: certainly without images and tools."""
+        if not _TOOLS.isdisjoint(self.body):
+            return False
+        for message in self.messages:
+            # Whoever names a tool, or was one, has further fields.
+            if not (isinstance(message.get("content"), str) and _PLAIN.issuperset(message)):
+                return False
+            if message["role"] in _TOOL_ROLES:
+                return False
+        return True
 
     @once
     def turns(self) -> "Turns":

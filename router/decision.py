@@ -35,6 +35,7 @@ FREE: tuple[Reason, ...] = ("complexity", "unfamiliar", "no_text")
 
 # Fields by which clients ask for structured output: OpenAI's, then vLLM's own.
 _STRUCTURED = frozenset({"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+_SHAPED = _STRUCTURED | {"response_format"}
 
 _APPROVAL = re.compile(
     r"""(?:(?:yes|yeah|yep|yup|ok|okay|k|sure|fine|good|great|perfect|right|correct|exactly|agreed|approved|please|thanks|thank
@@ -110,7 +111,7 @@ def decide(
 
 def named(request: InferenceRequest, tier: TierName, facts: TierFacts, threshold: float) -> Decision:
     """What `decide` says of a request that names its tier. Raises BadRequest where the tier cannot do what it needs."""
-    if request.has_images or request.has_tools or _structured(request) or not _fits(request, facts.context):
+    if not (_plain(request) and _fits(request, facts.context)):
         # It says which need the tier does not meet, where it does not.
         _able(request, {tier: facts})
     return Decision(tier, "override", None, threshold)
@@ -171,6 +172,11 @@ def _able(
             param="messages",
         )
     return fitting, lost or ("context" if len(fitting) < len(able) else None)
+
+
+def _plain(request: InferenceRequest) -> bool:
+    """Whether it certainly needs nothing but text; most requests are so, and that is seen in one look."""
+    return request.only_text and _SHAPED.isdisjoint(request.body)
 
 
 def _fits(request: InferenceRequest, context: int | None) -> bool:

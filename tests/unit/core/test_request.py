@@ -47,6 +47,8 @@ def test_any_json_object_is_a_request_or_a_bad_request(body: dict[str, Any], kin
     assert isinstance(request.user_text, str | None)
     assert isinstance(request.has_tools, bool)
     assert isinstance(request.has_images, bool)
+    # The quick look never promises more than the thorough ones.
+    assert not (request.only_text and (request.has_tools or request.has_images))
     orjson.dumps(request.body)
 
 
@@ -174,7 +176,9 @@ def test_user_text_of_a_completion_is_its_one_prompt(prompt: Any, text: str | No
     ],
 )
 def test_tools_are_seen_in_the_offer_and_in_the_history(fields: Any, messages: list[Any], tools: bool) -> None:
-    assert chat(*messages, {"role": "user", "content": "hi"}, **fields).has_tools is tools
+    request = chat(*messages, {"role": "user", "content": "hi"}, **fields)
+    assert request.has_tools is tools
+    assert not (tools and request.only_text)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,9 @@ def test_tools_are_seen_in_the_offer_and_in_the_history(fields: Any, messages: l
     ],
 )
 def test_anything_but_text_in_any_message_counts_as_an_image(content: Any, images: bool) -> None:
-    assert chat({"role": "user", "content": content}, {"role": "user", "content": "and?"}).has_images is images
+    request = chat({"role": "user", "content": content}, {"role": "user", "content": "and?"})
+    assert request.has_images is images
+    assert request.only_text is (content == "text")
 
 
 @pytest.mark.parametrize(

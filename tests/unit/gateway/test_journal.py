@@ -65,3 +65,20 @@ async def test_nobody_reading_ends_no_request(stderr: Buffer) -> None:
     log(b"kept\n")
     log.flush()
     assert stderr.writes == [b"kept\n"]
+
+
+async def test_a_line_is_made_when_it_is_written_and_keeps_its_place(stderr: Buffer) -> None:
+    log = Stderr(60.0)
+    made: list[str] = []
+
+    def line() -> bytes:
+        made.append("now")
+        return b"two\n"
+
+    log(b"one\n")
+    log(line)
+    log(b"three\n")
+    assert made == []
+    log.flush()
+    assert stderr.writes == [b"one\ntwo\nthree\n"]
+    assert made == ["now"]
