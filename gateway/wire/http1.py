@@ -21,6 +21,8 @@ logger = logging.getLogger("forebay.gateway")
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FAILED = b"HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+# Writes a header of a response.
+HEADER = b"%b: %b\r\n".__mod__
 STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -179,7 +181,7 @@ class HttpWire:
 
     def _head(self, status: int, headers: Headers) -> bytes:
         """The head. Raises ValueError for a line break in a header."""
-        lines = [b"%b: %b\r\n" % header for header in headers]
+        lines = list(map(HEADER, headers))
         if (b"connection", b"close") in headers:
             self.keep_alive = False
         elif not self.keep_alive:
