@@ -10,8 +10,8 @@ from bench.engine import ScriptedEngine
 from core.config import validate
 from core.config.records import Embedder
 from core.embedder import Encoder
-from gateway.server import listen, serving
-from tests.integration.stack import SMALL, chat, tiers
+from gateway.server import Process, listen, serving
+from tests.integration.stack import SMALL, chat, tiers, until
 from tests.integration.wire import ask
 
 pytestmark = pytest.mark.embedder
@@ -42,8 +42,8 @@ PARAPHRASES = [
 class Loop:
     """A gateway with the shipped semantic settings and the real embedder, on a loop that all tests here share."""
 
-    def __init__(self, runner: asyncio.Runner, url: str) -> None:
-        self._runner, self._url = runner, url
+    def __init__(self, runner: asyncio.Runner, process: Process) -> None:
+        self._runner, self._url, self._services = runner, process.url, process.services
         self._system = 0
 
     def pair(self, first: str, second: str) -> list[str | None]:
@@ -56,6 +56,9 @@ class Loop:
         body["messages"].insert(0, {"role": "system", "content": f"Pair {self._system}."})
         answer = await ask(self._url, CHAT, body)
         assert answer.status == 200
+        # Vectors are made when the answer is out: without that of the first question every second one is a miss.
+        await until(lambda: self._services.late.waiting == 0)
+        await self._services.cache.catalogue.settled()
         return answer.header("x-forebay-cache")
 
 
@@ -72,7 +75,7 @@ def loop(minilm: Encoder) -> Iterator[Loop]:
         running = serving(config, listen(config), write=len, make_encoder=make)
         process, _ = runner.run(running.__aenter__())
         runner.run(process.services.embedder.settled())
-        yield Loop(runner, process.url)
+        yield Loop(runner, process)
         runner.run(running.__aexit__(None, None, None))
         runner.run(engine.__aexit__(None, None, None))
 
