@@ -6,7 +6,7 @@ context is part of the cost of a sequence, with one prompt length there is no sq
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,23 @@ class PrefillStep:
 
 
 @dataclass(frozen=True)
+class MixedStep:
+    """A measured step that prefills a prompt of `prompt_tokens` while `sequences` decode, and its seconds.
+
+    `context_tokens`: of the decoding ones, in all.
+    """
+
+    sequences: int
+    context_tokens: float
+    prompt_tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class StepFit:
     """The model and what speaks against it.
 
-    `decode_errors`, `prefill_errors`: fitted over measured, less 1, in the order of the measurements. Beyond
+    `decode_errors`, `prefill_errors`, `mixed_errors`: fitted over measured, less 1, in their order. Beyond
     `largest_batch` and `largest_prompt` the model is an extrapolation; `convex`: decode steps grow faster at the
     largest batches than at the smallest, so that larger ones are underrated.
     """
@@ -54,12 +67,19 @@ class StepFit:
     largest_batch: int
     largest_prompt: float
     convex: bool
+    mixed_errors: tuple[float, ...] = ()
 
 
-def fit_steps(decodes: Sequence[DecodeStep], prefills: Sequence[PrefillStep], engine: Mapping[str, Setting]) -> StepFit:
+def fit_steps(
+    decodes: Sequence[DecodeStep],
+    prefills: Sequence[PrefillStep],
+    engine: Mapping[str, Setting],
+    mixed: Sequence[MixedStep] = (),
+) -> StepFit:
     """The model nearest to the measurements; at least two different batches and two different amounts of prompt.
 
-    Raises ConfigError where there are too few of them, or a time is not above 0.
+    `mixed` gives the model's `prefill.mixed_s`: the median of what those steps take longer than the rest of the model
+    says, from 0 on. Raises ConfigError where there are too few of them, or a time is not above 0.
     """
     _check(decodes, prefills)
     batches = np.array([one.sequences for one in decodes], dtype=float)
@@ -71,6 +91,9 @@ def fit_steps(decodes: Sequence[DecodeStep], prefills: Sequence[PrefillStep], en
     prefill_s = np.array([one.seconds for one in prefills])
     once, token, token2 = _least([np.ones_like(prompts), prompts * tokens, prompts * tokens**2], prefill_s)
     model = StepModel(DecodeCost(fixed, seq, ctx), PrefillCost(once, token, token2), dict(engine))
+    if mixed:
+        beyond = float(np.median([one.seconds - _foretold(model, one) for one in mixed]))
+        model = replace(model, prefill=replace(model.prefill, mixed_s=max(beyond, 0.0)))
     return StepFit(
         model,
         tuple(((fixed + seq * batches + ctx * contexts) / decode_s - 1).tolist()),
@@ -78,7 +101,12 @@ def fit_steps(decodes: Sequence[DecodeStep], prefills: Sequence[PrefillStep], en
         int(batches.max()),
         float(tokens.max()),
         _bends(batches, decode_s),
+        tuple(_foretold(model, one) / one.seconds - 1 for one in mixed),
     )
+
+
+def _foretold(model: StepModel, step: MixedStep) -> float:
+    return model.step_s(step.sequences, step.context_tokens, step.prompt_tokens)
 
 
 def _check(decodes: Sequence[DecodeStep], prefills: Sequence[PrefillStep]) -> None:

@@ -7,8 +7,8 @@ The file is what `forebay bench fit` writes and `forebay simulate` and `forebay 
 An iteration that decodes `n` sequences with `c` tokens of context together takes
 `decode.fixed_s + decode.seq_s * n + decode.ctx_token_s * c`; one that prefills prompts of `p` tokens takes
 `prefill.fixed_s + sum(prefill.token_s * p + prefill.token2_s * p**2)`. In an iteration that does both, the weights are
-read once: the larger of the two fixed times counts. Two more numbers are 0 unless the file has them: `prefill.seq_s`,
-the cost of a prompt whatever its length, and `prefill.hidden_tokens`, see `PrefillCost`.
+read once: the larger of the two fixed times counts. Three more numbers are 0 unless the file has them: `prefill.seq_s`,
+the cost of a prompt whatever its length, `prefill.hidden_tokens` and `prefill.mixed_s`, see `PrefillCost`.
 
 The linear form in `n` is the textbook's `T_svc(B) = Tf + tr * B` read as what it fits, a decode step; measured steps
 are convex at large batches, so a fit says little outside the batches that it saw.
@@ -41,6 +41,9 @@ class PrefillCost:
 
     `hidden_tokens`: while the weights are read, the engine computes this many tokens at no further cost, decoded ones
     first (the roofline's ridge; 0 where not fitted). Prompt tokens beyond cost `token_s`.
+
+    `mixed_s`: what a step that also decodes takes longer than the larger of the two fixed times explains (0 where not
+    fitted): attention of decoded tokens and of prompts are separate calls, and a CPU hides neither behind the other.
     """
 
     fixed_s: float
@@ -48,6 +51,7 @@ class PrefillCost:
     token2_s: float = 0.0
     seq_s: float = 0.0
     hidden_tokens: float = 0.0
+    mixed_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,14 @@ class StepModel:
         return self.prefill.fixed_s + self._prompts_s(prompts, prompt_tokens, 0.0)
 
     def step_s(self, sequences: float, context_tokens: float, prompt_tokens: float, prompts: int = 1) -> float:
-        """Seconds of a step that decodes and prefills: the weights are read once."""
+        """Seconds of a step that decodes and prefills: the weights are read once, and mixing may cost (`mixed_s`)."""
         if sequences <= 0:
             return self.prefill_s(prompt_tokens, prompts if prompt_tokens > 0 else 0)
         alone = self.decode_s(sequences, context_tokens)
         if prompts <= 0 or prompt_tokens <= 0:
             return alone
         more = max(self.prefill.fixed_s - self.decode.fixed_s, 0.0)
-        return alone + more + self._prompts_s(prompts, prompt_tokens, sequences)
+        return alone + more + self.prefill.mixed_s + self._prompts_s(prompts, prompt_tokens, sequences)
 
     def _prompts_s(self, prompts: float, prompt_tokens: float, decoding: float) -> float:
         """Seconds that prompts add to a step beside its fixed time."""
@@ -126,7 +130,7 @@ class StepModel:
         prefill = self._prompts_s(joining, prompt_tokens, concurrency - joining)
         decode = self.decode_s(concurrency - joining, (concurrency - joining) * (prompt_tokens + output_tokens / 2))
         # A step with a prefill pays the larger fixed time; a fraction of the steps has one.
-        extra = max(cost.fixed_s - self.decode.fixed_s, 0.0) * min(joining, 1.0)
+        extra = (max(cost.fixed_s - self.decode.fixed_s, 0.0) + cost.mixed_s) * min(joining, 1.0)
         step = decode + prefill + extra
         ttft = step / 2 + self.step_s(
             concurrency - 1, (concurrency - 1) * (prompt_tokens + output_tokens / 2), prompt_tokens
@@ -143,7 +147,7 @@ class StepModel:
 
     def document(self) -> dict[str, object]:
         """The file's content."""
-        optional = ("seq_s", "hidden_tokens")
+        optional = ("seq_s", "hidden_tokens", "mixed_s")
         prefill = {name: value for name, value in asdict(self.prefill).items() if name not in optional or value}
         return {"decode": asdict(self.decode), "prefill": prefill, "engine": dict(self.engine)}
 

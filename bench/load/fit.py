@@ -2,12 +2,14 @@
 
 Decode: so many requests at once, and the time between their tokens while all of them decode; at two lengths of context,
 so that what a token of context costs can be told from what a sequence costs. Prefill: one request at a time, one token,
-at several lengths of prompt, and several at once. What HTTP and the tokenizer add is in the times, as it is in users'.
+at several lengths of prompt. Mixed: the same prompts while half of the largest batch decodes, and the time between the
+tokens of those that decode. What HTTP and the tokenizer add is in the times, as it is in users'.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,18 +17,22 @@ from bench.load.loop import Job, Loop
 from bench.load.prompts import Prompts, Scale, Synthetic
 from bench.load.records import Measured, measured
 from bench.load.target import Target
-from capacity.step_fit import DecodeStep, PrefillStep, StepFit, fit_steps
+from capacity.step_fit import DecodeStep, MixedStep, PrefillStep, StepFit, fit_steps
 from capacity.step_model import Setting
 from core.errors import ForebayError
 
 # Tokens between the last first token and the first last one that a decode profile must have to count.
 LEAST_GAPS = 4
+# Seconds by which a sum of gaps, kept in single precision, may miss the time of its last token.
+ROUNDING = 1e-5
+Step = TypeVar("Step", DecodeStep, PrefillStep, MixedStep)
 
 
 @dataclass(frozen=True)
 class Profile:
     """What to measure. `batches` decode together `steps` tokens each, after prompts of each of `contexts` tokens;
-    `prompts` are prefilled alone. Everything `rounds` times, in an order drawn anew each round.
+    `prompts` are prefilled alone, and while half of the largest batch decodes. Everything `rounds` times, in an order
+    drawn anew each round.
     """
 
     batches: Sequence[int] = (1, 2, 4, 8)
@@ -46,6 +52,8 @@ class Fitted:
     prefills: Sequence[PrefillStep]
     decode_spread: Sequence[float]
     prefill_spread: Sequence[float]
+    mixed: Sequence[MixedStep] = ()
+    mixed_spread: Sequence[float] = ()
 
     @property
     def compute_bound_batch(self) -> float | None:
@@ -88,6 +96,13 @@ class Fitted:
                 }
                 for one, spread, error in zip(self.prefills, self.prefill_spread, self.fit.prefill_errors, strict=True)
             ],
+            "mixed_steps": [
+                {
+                    "batch": one.sequences, "context_tokens": one.context_tokens, "prompt_tokens": one.prompt_tokens,
+                    "seconds": one.seconds, "spread_s": spread, "fitted_over_measured": 1 + error,
+                }
+                for one, spread, error in zip(self.mixed, self.mixed_spread, self.fit.mixed_errors, strict=True)
+            ],
         }  # fmt: skip
 
 
@@ -105,6 +120,7 @@ class Profiler:
         decode_cases = [(batch, context) for batch in wanted.batches for context in wanted.contexts]
         decodes: dict[tuple[int, int], list[DecodeStep]] = {case: [] for case in decode_cases}
         prefills: dict[int, list[PrefillStep]] = {length: [] for length in wanted.prompts}
+        mixed: dict[int, list[MixedStep]] = {length: [] for length in wanted.prompts}
         rng = np.random.default_rng(wanted.seed)
         # The first of everything compiles, allocates and connects; it does not count.
         self._ask(1, max(wanted.prompts), 2)
@@ -121,14 +137,24 @@ class Profiler:
                 done += 1
                 if tell is not None:
                     tell(done)
-        middle = [_middle_decode(found) for found in decodes.values()]
-        firsts = [_middle_prefill(found) for found in prefills.values()]
+            # A batch of one leaves no slot for a prompt beside it.
+            if max(wanted.batches) > 1:
+                pace = min(found[-1].seconds for found in decodes.values())
+                firsts = {length: found[-1].seconds for length, found in prefills.items()}
+                for length, step in self._mixed(wanted, pace, firsts, rng).items():
+                    mixed[length].append(step)
+        middle = [_middle(found) for found in decodes.values()]
+        alone = [_middle(found) for found in prefills.values()]
+        beside = [found for found in mixed.values() if found]
+        both = [_middle(found) for found in beside]
         return Fitted(
-            fit_steps(middle, firsts, engine),
+            fit_steps(middle, alone, engine, both),
             middle,
-            firsts,
-            [_spread([one.seconds for one in found]) for found in decodes.values()],
-            [_spread([one.seconds for one in found]) for found in prefills.values()],
+            alone,
+            [_spread(found) for found in decodes.values()],
+            [_spread(found) for found in prefills.values()],
+            both,
+            [_spread(found) for found in beside],
         )
 
     def _decode(self, batch: int, context: int, steps: int) -> DecodeStep:
@@ -142,12 +168,35 @@ class Profiler:
         first = np.where(np.isfinite(run.requests["first"]), run.requests["first"], run.requests["last"])
         return PrefillStep(1, float(tokens if tokens > 0 else length), float((first - run.requests["sent"])[0]))
 
+    def _mixed(
+        self, wanted: Profile, pace_s: float, alone_s: Mapping[int, float], rng: np.random.Generator
+    ) -> dict[int, MixedStep]:
+        """Every length of prompt that was prefilled while half of the largest batch decoded.
+
+        `pace_s`: the shortest decode step, so that the last prompt comes before the batch ends; `alone_s`: seconds of
+        each prompt alone. From them follows when each is sent.
+        """
+        batch, context = max(wanted.batches) // 2, min(wanted.contexts)
+        order = [int(length) for length in rng.permutation(list(alone_s))]
+        between = wanted.steps * pace_s / (len(order) + 1)
+        due, at = [], batch * min(alone_s.values()) + between
+        for length in order:
+            due.append(at)
+            at += alone_s[length] + between
+        run = self._send([context] * batch + order, [wanted.steps] * batch + [1] * len(order), [0.0] * batch + due)
+        return dict(mixed_steps(run, [context] * batch + order, batch))
+
     def _ask(self, count: int, prompt: int, output: int) -> Measured:
         """So many equal requests at one moment."""
+        return self._send([prompt] * count, [output] * count, [0.0] * count)
+
+    def _send(self, prompt: Sequence[int], output: Sequence[int], due: Sequence[float]) -> Measured:
+        """Requests of these tokens at these seconds, ascending."""
         self._salt += 1
-        lengths = (np.full(count, prompt, dtype=np.int32), np.full(count, output, dtype=np.int32))
+        count = len(due)
+        lengths = (np.array(prompt, dtype=np.int32), np.array(output, dtype=np.int32))
         prompts = Prompts(self._model, Synthetic(*lengths, self._salt, self._scale), self._target.kind)
-        loop = Loop(Job(self._target, prompts, np.arange(count), np.zeros(count), timeout_s=self._timeout))
+        loop = Loop(Job(self._target, prompts, np.arange(count), np.array(due), timeout_s=self._timeout))
         loop.open()
         start = time.monotonic() + 0.02
         loop.run(start)
@@ -169,7 +218,7 @@ def decode_step(run: Measured, prompt: float) -> DecodeStep:
     for place in range(len(found)):
         gaps = run.gaps[run.offsets[place] : run.offsets[place + 1]].astype(float)
         ends = found["first"][place] + np.cumsum(gaps)
-        inside = (ends - gaps >= begin - 1e-9) & (ends <= end + 1e-9)
+        inside = (ends - gaps >= begin - ROUNDING) & (ends <= end + ROUNDING)
         together.append(gaps[inside])
         context.append(prompt + 1 + np.flatnonzero(inside))
     gaps = np.concatenate(together)
@@ -178,24 +227,43 @@ def decode_step(run: Measured, prompt: float) -> DecodeStep:
             f"{len(found)} requests at once do not decode together: the server runs fewer at a time; give smaller "
             "--batches, or larger --steps"
         )
-    # The mean, not the median: a step that takes twice as long now and then is a part of what steps take.
-    return DecodeStep(len(found), float(np.concatenate(context).mean()) * len(found), _trimmed(gaps))
+    # The mean of all, not the median: a step that takes twice as long now and then is a part of what steps take. Their
+    # tail is to the right, so a mean without the extremes is too small: by 2 % without 2 % at both ends, on a CPU.
+    return DecodeStep(len(found), float(np.concatenate(context).mean()) * len(found), float(gaps.mean()))
 
 
-def _trimmed(values: "np.typing.NDArray[np.float64]") -> float:
-    """The mean without the highest and lowest 2 %: what the machine did otherwise is not the engine's."""
-    ordered = np.sort(values)
-    cut = int(len(ordered) * 0.02)
-    return float(ordered[cut : len(ordered) - cut].mean())
+def mixed_steps(run: Measured, prompts: Sequence[int], batch: int) -> Iterator[tuple[int, MixedStep]]:
+    """The steps that prefilled a prompt beside the first `batch` requests, with the tokens that were asked for.
+
+    `prompts`: tokens asked for, by index. The step is the one whose tokens came nearest to the prompt's first; a prompt
+    that came in while not all of the batch decoded is left out.
+    """
+    found = run.requests
+    decoding = np.flatnonzero(found["index"] < batch)
+    begin, end = float(found["first"][decoding].max()), float(found["last"][decoding].min())
+    for place in np.flatnonzero(found["index"] >= batch):
+        one = found[place]
+        came = one["first"] if np.isfinite(one["first"]) else one["last"]
+        if not (begin <= one["sent"] and came <= end):
+            continue
+        gaps, context = [], 0.0
+        for row in decoding:
+            own = run.gaps[run.offsets[row] : run.offsets[row + 1]].astype(float)
+            step = int(np.argmin(np.abs(found["first"][row] + np.cumsum(own) - came)))
+            gaps.append(own[step])
+            context += _prompt(found[row], prompts) + 1 + step
+        yield prompts[one["index"]], MixedStep(batch, context, _prompt(one, prompts), float(np.mean(gaps)))
 
 
-def _middle_decode(found: Sequence[DecodeStep]) -> DecodeStep:
+def _prompt(one: np.void, asked: Sequence[int]) -> float:
+    """Tokens of a request's prompt: what the server says, else what was asked for."""
+    return float(one["prompt"] if one["prompt"] > 0 else asked[one["index"]])
+
+
+def _middle(found: Sequence[Step]) -> Step:
     return replace(found[0], seconds=float(np.median([one.seconds for one in found])))
 
 
-def _middle_prefill(found: Sequence[PrefillStep]) -> PrefillStep:
-    return replace(found[0], seconds=float(np.median([one.seconds for one in found])))
-
-
-def _spread(seconds: Sequence[float]) -> float:
+def _spread(found: Sequence[Step]) -> float:
+    seconds = [one.seconds for one in found]
     return float(np.percentile(seconds, 75) - np.percentile(seconds, 25))

@@ -94,7 +94,12 @@ class EngineOption:
         model = StepModel(
             DecodeCost(decode.fixed_s * factor, decode.seq_s * factor, decode.ctx_token_s * factor),
             PrefillCost(
-                prefill.fixed_s * factor, prefill.token_s * factor, prefill.token2_s * factor, prefill.seq_s * factor
+                prefill.fixed_s * factor,
+                prefill.token_s * factor,
+                prefill.token2_s * factor,
+                prefill.seq_s * factor,
+                prefill.hidden_tokens,
+                prefill.mixed_s * factor,
             ),
             self.step_model.engine,
         )

@@ -109,7 +109,7 @@ def _start(
         fixed = lim.decode_fixed
         rest = lim.decode_seq * one.decoding + lim.decode_ctx * one.context
     if one.step_tokens > 0:
-        fixed = max(fixed, lim.prefill_fixed)
+        fixed = max(fixed, lim.prefill_fixed) + (lim.prefill_mixed if one.decoding > 0 else 0.0)
         seen = max(one.step_tokens - max(lim.hidden - one.decoding, 0.0), 0.0)
         rest += lim.prefill_seq * one.step_prompts + lim.prefill_token * seen
         rest += lim.prefill_token2 * one.step_squares

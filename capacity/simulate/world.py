@@ -124,6 +124,7 @@ LIMITS = np.dtype(
         ("prefill_token", "f8"),
         ("prefill_token2", "f8"),
         ("hidden", "f8"),
+        ("prefill_mixed", "f8"),
         ("priorities", "i8"),
         ("mask", "i8"),  # the wheel's length less one; its length is a power of two
         ("growth", "i8"),  # where in a row the tables begin
@@ -214,6 +215,7 @@ def _settings(scheduler: Scheduler, model: StepModel) -> dict[str, float]:
         "timeout": -1.0 if scheduler.queue_timeout_s is None else scheduler.queue_timeout_s,
         "round_robin": scheduler.dispatching == "round-robin",
         **step_times(model),
+        "prefill_mixed": model.prefill.mixed_s,
     }
 
 

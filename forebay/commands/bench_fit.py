@@ -27,7 +27,7 @@ def add(parts: "_SubParsersAction[argparse.ArgumentParser]") -> None:
         "fit",
         help="what a step of an engine costs, for plan and simulate",
         description="Profiles an endpoint that nobody else uses: decode steps at several batches and contexts, "
-        "prefills at several lengths. Writes a step model with its residuals.",
+        "prefills at several lengths, alone and beside half of the largest batch. Writes a step model, with residuals.",
         epilog=f"example: {EXAMPLE}",
     )
     bench_load.target(parser)
@@ -101,8 +101,10 @@ def _table(document: dict[str, Any]) -> str:
             f"prefill: {prefill['fixed_s'] * 1e3:.3f} ms + {prefill['token_s'] * 1e3:.4f} ms per token + "
             f"{prefill['token2_s'] * 1e9:.4f} ns per squared token"
         ),
+        f"both:    {prefill.get('mixed_s', 0.0) * 1e3:.3f} ms more than the larger of the two fixed times",
         *_rows("batch", "context", [(one["batch"], one["context_tokens"], one) for one in document["decode_steps"]]),
         *_rows("prompts", "tokens", [(one["prompts"], one["prompt_tokens"], one) for one in document["prefills"]]),
+        *_rows("decoding", "prompt", [(one["batch"], one["prompt_tokens"], one) for one in document["mixed_steps"]]),
     ]
     bound, largest = document["compute_bound_batch"], document["largest_batch"]
     if bound is None:

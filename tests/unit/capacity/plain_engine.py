@@ -121,6 +121,7 @@ class PlainEngine:
         prompts = [(one, tokens) for one, tokens in work if not one.decoding]
         fixed = max(decode.fixed_s if decoding else 0.0, prefill.fixed_s if prompts else 0.0)
         total = fixed + decode.seq_s * len(decoding) + decode.ctx_token_s * sum(one.computed + 1 for one in decoding)
+        total += prefill.mixed_s if decoding and prompts else 0.0
         hidden = max(prefill.hidden_tokens - len(decoding), 0.0)
         total += prefill.token_s * max(sum(tokens for _, tokens in prompts) - hidden, 0.0)
         for one, tokens in prompts:

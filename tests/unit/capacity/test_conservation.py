@@ -12,7 +12,7 @@ from capacity.simulate.world import DONE, TIMED_OUT
 from capacity.step_model import DecodeCost, PrefillCost, StepModel
 from capacity.workload import Clients, PrefixBlocks, Replay, Requests
 
-MODEL = StepModel(DecodeCost(0.01, 0.0004, 1e-6), PrefillCost(0.012, 3e-5, 1e-9, 0.0002, 40))
+MODEL = StepModel(DecodeCost(0.01, 0.0004, 1e-6), PrefillCost(0.012, 3e-5, 1e-9, 0.0002, 40, 0.003))
 BLOCK = 32
 
 

@@ -10,7 +10,7 @@ from capacity.step_model import DecodeCost, PrefillCost, StepModel
 from capacity.workload import PrefixBlocks, Replay, Requests
 from tests.unit.capacity.plain_engine import PlainEngine
 
-MODEL = StepModel(DecodeCost(0.01, 0.0007, 1e-6), PrefillCost(0.013, 2e-5, 1e-8, 0.0003, 50))
+MODEL = StepModel(DecodeCost(0.01, 0.0007, 1e-6), PrefillCost(0.013, 2e-5, 1e-8, 0.0003, 50, 0.004))
 PREFIX = 32
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from capacity.step_fit import DecodeStep, PrefillStep, fit_steps
+from capacity.step_fit import DecodeStep, MixedStep, PrefillStep, fit_steps
 from capacity.step_model import DecodeCost, PrefillCost, StepModel
 from core.errors import ConfigError
 
@@ -33,6 +33,19 @@ def test_exact_measurements_give_their_model_back() -> None:
     assert max(map(abs, (*found.decode_errors, *found.prefill_errors))) < 1e-9
     assert (found.largest_batch, found.largest_prompt, found.convex) == (32, 4096, False)
     assert found.model.engine == {"gpu": "x"}
+
+
+@pytest.mark.parametrize(("beyond", "found_s"), [(0.013, 0.013), (-0.004, 0.0)])
+def test_what_mixing_costs_is_the_median_of_what_the_rest_does_not_explain(beyond: float, found_s: float) -> None:
+    decodes = [decode(n, n * each) for n in (1, 8, 32) for each in (100, 2000)]
+    mixed = [
+        MixedStep(4, 900, tokens, TRUTH.step_s(4, 900, tokens) + beyond + noise)
+        for tokens, noise in ((64, 0.0), (128, 0.2), (512, -0.001))
+    ]
+    found = fit_steps(decodes, PREFILLS, {}, mixed)
+    assert found.model.prefill.mixed_s == pytest.approx(found_s, abs=1e-9)
+    assert found.model.step_s(4, 900, 64) == pytest.approx(TRUTH.step_s(4, 900, 64) + found_s)
+    assert found.mixed_errors[1] == pytest.approx(found.model.step_s(4, 900, 128) / mixed[1].seconds - 1)
 
 
 def test_one_context_length_is_part_of_the_cost_of_a_sequence() -> None:

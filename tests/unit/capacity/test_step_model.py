@@ -57,6 +57,14 @@ def test_prompt_tokens_hide_behind_the_reading_of_the_weights() -> None:
     assert model.prefill_s(150) == pytest.approx(0.015)
 
 
+def test_mixing_costs_only_steps_that_do_both() -> None:
+    model = StepModel(DecodeCost(0.01, 0.001), PrefillCost(0.02, 1e-4, mixed_s=0.005))
+    assert model.step_s(4, 0, 100) == pytest.approx(0.004 + 0.02 + 0.01 + 0.005)
+    assert model.prefill_s(100) == pytest.approx(0.03)
+    assert model.step_s(4, 0, 0) == pytest.approx(0.014)
+    assert parse_step_model(model.document()) == model
+
+
 def test_concurrency_one_is_the_unloaded_request_up_to_its_arrival_within_a_step() -> None:
     model = StepModel(DecodeCost(0.02, 0.0, 0.0), PrefillCost(0.02, 0.0))
     assert model.at_concurrency(1, 100, 50).tpot_s == pytest.approx(0.02, rel=0.03)

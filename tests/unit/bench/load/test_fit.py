@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.load.fit import Fitted, decode_step
+from bench.load.fit import Fitted, decode_step, mixed_steps
 from capacity.step_fit import DecodeStep, PrefillStep, fit_steps
 from core.errors import ForebayError
 from tests.unit.bench.load.logs import exchange, recorded
@@ -23,6 +23,30 @@ def test_requests_that_take_turns_are_no_batch() -> None:
     one, other = exchange(0, 0.0, [0.1, 0.2, 0.3, 0.4]), exchange(1, 0.0, [0.5, 0.6, 0.7, 0.8])
     with pytest.raises(ForebayError, match="do not decode together"):
         decode_step(recorded([one, other]), prompt=10.0)
+
+
+def test_a_rare_long_step_is_a_part_of_what_steps_take() -> None:
+    gaps = [0.1] * 98 + [2.1, 0.1]
+    found = decode_step(recorded([exchange(0, 0.0, (1.0 + np.cumsum([0.0, *gaps])).tolist())]), prompt=10.0)
+    assert found.seconds == pytest.approx(0.12, rel=1e-5)
+
+
+def test_a_step_that_prefills_too_is_the_one_whose_tokens_come_with_the_prompts_first() -> None:
+    # Steps of 0.1; the one that ends at 2.0 has a prompt in it and takes 0.7.
+    steps = [*np.arange(0.5, 1.35, 0.1).tolist(), *np.arange(2.0, 3.0, 0.1).tolist()]
+    decoding = [exchange(0, 0.0, steps), exchange(1, 0.0, [at + 0.002 for at in steps])]
+    run = recorded([*decoding, exchange(2, 1.25, [2.001])])
+    ((length, found),) = mixed_steps(run, [30, 30, 64], batch=2)
+    assert (length, found.sequences, found.prompt_tokens) == (64, 2, 64.0)
+    assert found.seconds == pytest.approx(0.7, abs=1e-3)
+    # The ninth gap: the prompt, its first token and the eight after it.
+    assert found.context_tokens == 2 * (30 + 1 + 8)
+
+
+def test_a_prompt_that_comes_while_not_all_decode_tells_nothing() -> None:
+    early, late = exchange(2, 0.2, [0.45]), exchange(3, 1.35, [1.6])
+    decoding = [exchange(0, 0.0, [0.3, 0.5, 0.8, 1.1, 1.4]), exchange(1, 0.0, [0.5, 0.8, 1.1, 1.4, 1.6])]
+    assert not list(mixed_steps(recorded([*decoding, early, late]), [30, 30, 64, 64], batch=2))
 
 
 def fitted(seq_s: float) -> Fitted:
