@@ -26,7 +26,7 @@ NOT_CONTINUED = frozenset({"index", "type", "role", "id", "finish_reason", "stop
 
 @dataclass
 class Hit:
-    """A stored answer that may be served. It is not changed; frozen, making one would cost three times as much.
+    """A stored answer that may be served. It is not changed; frozen, `object.__setattr__` would set each field.
 
     `body`: the completion as JSON bytes. `age_s`: seconds since it was stored. `similarity`: 1.0 in the exact layer.
     `tier`: which tier made it.

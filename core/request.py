@@ -28,7 +28,7 @@ MAX_DEPTH = 200
 class InferenceRequest:
     """A chat or text completion request. `body` is the client's JSON object, minus what `parse` settles.
 
-    Nothing of it is changed once it is made; frozen, making one would cost three times as much.
+    Nothing of it is changed once it is made; frozen, every field would be set through `object.__setattr__`.
     """
 
     kind: RouteKind

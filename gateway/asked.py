@@ -8,6 +8,7 @@ from cache.controls import Controls, controls
 from cache.question import Question, namespace, question
 from core.config.records import Cache
 from core.embedder import BatchingEmbedder
+from core.memo import Memo
 from core.request import InferenceRequest, RouteKind, parse
 from gateway.auth import Identity
 from gateway.targets import Target, Targets
@@ -46,7 +47,7 @@ class Reader:
         self._embedder: BatchingEmbedder | None = None
         self._space = ""
         # What has been read before need not be parsed and hashed again: half the cost of a hit.
-        self._repeated: dict[tuple[bytes, RouteKind, str, bytes | None, str], Asked] = {}
+        self._repeated: Memo[tuple[bytes, RouteKind, str, bytes | None, str], Asked] = Memo(MAX_REPEATED)
 
     def read(
         self,
@@ -73,10 +74,8 @@ class Reader:
         """The same body will probably come again: it has been asked before, and its answer is known."""
         if asked.known or asked.controls is not _DEFAULT or asked.question is None or len(raw) > MAX_REPEATED_BYTES:
             return
-        if len(self._repeated) >= MAX_REPEATED:
-            self._repeated.clear()
         tier, space = headers.get(b"x-forebay-tier"), asked.question.namespace
-        self._repeated[raw, asked.request.kind, asked.tenant, tier, space] = asked._replace(known=True)
+        self._repeated.keep((raw, asked.request.kind, asked.tenant, tier, space), asked._replace(known=True))
 
     def _namespace(self, embedder: BatchingEmbedder | None) -> str:
         if embedder is not self._embedder:

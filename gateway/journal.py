@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from cache.question import entry_id
 from core.clock import Clock
+from core.memo import Memo
 from gateway.account import NOBODY, Account
 
 # A line: what is never the same twice by a template, the rest from a table. All of it as JSON costs thrice as much.
@@ -44,7 +45,7 @@ class Journal:
         self._write: Write = write if write is not None else Stderr()
         self._second = self._milli = 0
         self._written = self._stamp = b""
-        self._said: dict[tuple[JsonValue, ...], bytes] = {}
+        self._said: Memo[tuple[JsonValue, ...], bytes] = Memo(MAX_SAID)
 
     def close(self) -> None:
         """Write what still waits."""
@@ -89,10 +90,7 @@ class Journal:
 
     def _say(self, words: tuple[JsonValue, ...]) -> bytes:
         """The part of a line that most requests share with others: written once."""
-        if len(self._said) >= MAX_SAID:
-            self._said.clear()
-        said = self._said[words] = orjson.dumps(dict(zip(WORDS, words, strict=True)))[1:-1]
-        return said
+        return self._said.keep(words, orjson.dumps(dict(zip(WORDS, words, strict=True)))[1:-1])
 
     def _stamped(self, now: float) -> bytes:
         """The time, kept as long as it is the same millisecond; all but the milliseconds, for a second."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from core.clock import Clock
 from core.config.records import Price
+from core.memo import Memo
 from gateway.account import Account
 from gateway.console.watch import Watch
 from gateway.journal import Journal
@@ -22,8 +23,8 @@ class Settlement:
     def __init__(self, metrics: Metrics, journal: Journal, clock: Clock, watch: Watch | None = None) -> None:
         self._metrics, self._journal, self._clock, self.watch = metrics, journal, clock, watch
         # The labels of most requests are those of others: their children of the table, found with one look.
-        self._tallies: dict[tuple[str, str, str, int, str], Tally] = {}
-        self._counts: dict[tuple[str, str], tuple[Count, Count, Count, Count, Spread]] = {}
+        self._tallies: Memo[tuple[str, str, str, int, str], Tally] = Memo(MAX_TALLIES)
+        self._counts: Memo[tuple[str, str], tuple[Count, Count, Count, Count, Spread]] = Memo(MAX_TALLIES)
 
     def settle(self, account: Account) -> None:
         """Count the request and write its line."""
@@ -53,24 +54,21 @@ class Settlement:
     def _tally(self, labels: tuple[str, str, str, int, str]) -> "Tally":
         route, tier, cache, status, tenant = labels
         metrics = self._metrics
-        if len(self._tallies) >= MAX_TALLIES:
-            self._tallies.clear()
-        tally = self._tallies[labels] = Tally(
+        tally = Tally(
             metrics.requests(route, tier, cache, str(status)),
             metrics.tenant_requests(tenant),
             metrics.duration(tier, cache),
             metrics.overhead(cache),
         )
-        return tally
+        return self._tallies.keep(labels, tally)
 
     def _tokens(self, account: Account, usage: Usage) -> None:
         metrics, tier, tenant = self._metrics, account.tier, account.tenant
         counts = self._counts.get((tier, tenant))
         if counts is None:
-            if len(self._counts) >= MAX_TALLIES:
-                self._counts.clear()
             of_tier = (metrics.tokens(tier, "input"), metrics.tokens(tier, "output"), metrics.tokens(tier, "cached"))
-            counts = self._counts[tier, tenant] = (*of_tier, metrics.tenant_tokens(tenant), metrics.prompt_tokens(tier))
+            counts = (*of_tier, metrics.tenant_tokens(tenant), metrics.prompt_tokens(tier))
+            self._counts.keep((tier, tenant), counts)
         read, written, cached, all_of_tenant, prompts = counts
         read.value += usage.input
         written.value += usage.output

@@ -11,6 +11,7 @@ from core.config import Config, TierName
 from core.config.records import Price
 from core.embedder import Embedding
 from core.errors import DependencyFault
+from core.memo import Memo
 from core.request import InferenceRequest
 from gateway.account import Account
 from gateway.envelope import JSON, Headers
@@ -36,7 +37,7 @@ class StoredAnswers:
         self._not_asked = metrics.lookups("semantic", "bypass")
         self._exact = config.cache.exact.enabled
         self._semantic = config.cache.semantic
-        self._used: dict[bytes, Usage | None] = {}
+        self._used: Memo[bytes, Usage | None] = Memo(MAX_USED)
         self._prices: dict[str, Price] = {name: tier.price for name, tier in config.tiers.items()}
 
     async def exact(self, question: Question | None, controls: Controls, account: Account) -> Hit | None:
@@ -165,9 +166,7 @@ class StoredAnswers:
             return self._used[body]
         usage = usage_of(hit.answer.get("usage")) if b'"usage"' in body else None
         if len(body) <= MAX_USED_BYTES:
-            if len(self._used) >= MAX_USED:
-                self._used.clear()
-            self._used[body] = usage
+            self._used.keep(body, usage)
         return usage
 
     async def replay(self, hit: Hit, request: InferenceRequest, exchange: Exchange, account: Account) -> None:

@@ -7,6 +7,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
+from core.memo import Memo
 from gateway.envelope import Headers
 from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Reply, Server
 
@@ -56,7 +57,7 @@ class AiohttpUpstream:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
-        self._urls: dict[tuple[str, str], URL] = {}
+        self._urls: Memo[tuple[str, str], URL] = Memo(MAX_URLS)
 
     async def __aenter__(self) -> Self:
         # Admission bounds what is in flight; a second limit in the pool would be a hidden queue. vLLM's server closes
@@ -112,9 +113,7 @@ class AiohttpUpstream:
         if found is None:
             found = URL(url + path, encoded=True)
             if path in ("/v1/chat/completions", "/v1/completions"):
-                if len(self._urls) >= MAX_URLS:
-                    self._urls.clear()
-                self._urls[url, path] = found
+                self._urls.keep((url, path), found)
         return found
 
 

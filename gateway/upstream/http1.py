@@ -10,6 +10,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from core.clock import Clock, SystemClock
+from core.memo import Memo
 from gateway.upstream.base import Call, ConnectFailed, ConnectTimeout, Server
 from gateway.upstream.connection import Connection, Http1Reply
 
@@ -31,7 +32,7 @@ class Http1Upstream:
         self._clock = clock or SystemClock()
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._servers: dict[Connection, tuple[str, int]] = {}
-        self._places: dict[str, tuple[tuple[str, int], str, str]] = {}
+        self._places: Memo[str, tuple[tuple[str, int], str, str]] = Memo(MAX_PLACES)
         self._sweeper: asyncio.TimerHandle | None = None
         self._open = False
         self._loop: asyncio.AbstractEventLoop
@@ -79,9 +80,7 @@ class Http1Upstream:
             if parts.scheme != "http" or parts.hostname is None:
                 raise ValueError(f"not a plain-http address: {url!r}")
             address = (parts.hostname, parts.port or 80)
-            if len(self._places) > MAX_PLACES:
-                self._places.clear()
-            found = self._places[url] = (address, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"))
+            found = self._places.keep(url, (address, parts.netloc.rpartition("@")[2], parts.path.rstrip("/")))
         return found
 
     def _kept(self, address: tuple[str, int]) -> Connection | None:

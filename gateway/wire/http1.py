@@ -292,7 +292,7 @@ class Http1Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: "RequestResponseCycle | HttpWire", app: Any) -> None:
         self._answering = cycle
         if isinstance(cycle, HttpWire):
-            # What the loop's own method does twice as fast: no factory, no context and no name are made up here.
+            # What the loop's own method does, without asking for a factory, a context and a name first.
             cycle.task = asyncio.Task(cycle.run_asgi(app), loop=self.loop, name=cycle.path)
             self.tasks.add(cycle.task)
         else:

@@ -8,6 +8,7 @@ import pytest
 from gateway.upstream.base import Broken, Call, ConnectFailed, ConnectTimeout, Server
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.http1 import Http1Upstream
+from tests.clock import HandClock
 from tests.contract.upstream.server import (
     OK,
     STREAM,
@@ -169,24 +170,11 @@ async def test_an_endless_head_is_broken() -> None:
             await upstream.send(Server(server.url), call())
 
 
-class HandClock:
-    """Time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 1.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("client", [Http1Upstream, UpstreamClient])
 async def test_a_reply_tells_when_its_bytes_came_and_not_when_they_were_read(
     client: type[Http1Upstream] | type[UpstreamClient],
 ) -> None:
-    clock, go_on = HandClock(), asyncio.Event()
+    clock, go_on = HandClock(1.0), asyncio.Event()
 
     async def script(visit: Visit) -> None:
         await visit.send(STREAM + b"3\r\none\r\n")

@@ -1,4 +1,4 @@
-"""Small real stand-ins: a clock that a test moves, vectors at a chosen angle, questions and answers."""
+"""Small real stand-ins: vectors at a chosen angle, questions and answers."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,19 +15,6 @@ from core.request import InferenceRequest
 
 DIM = 8
 ON = Controls()
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 class Agreeing:

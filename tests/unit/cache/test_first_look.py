@@ -9,7 +9,8 @@ from cache.question import namespace
 from cache.response_cache import ResponseCache
 from cache.verdict import Notes
 from core.embedder import Vector
-from tests.unit.cache.fakes import DIM, ON, Agreeing, HandClock, ask, completion, direction, embedding, settings
+from tests.clock import HandClock
+from tests.unit.cache.fakes import DIM, ON, Agreeing, ask, completion, direction, embedding, settings
 
 
 class Suspicious:

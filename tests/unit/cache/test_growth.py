@@ -10,7 +10,8 @@ from bench.cache_growth import MadeUpGlance
 from cache import index as index_module
 from cache.question import namespace
 from cache.response_cache import ResponseCache
-from tests.unit.cache.fakes import DIM, ON, Agreeing, HandClock, ask, completion, embedding, settings
+from tests.clock import HandClock
+from tests.unit.cache.fakes import DIM, ON, Agreeing, ask, completion, embedding, settings
 
 
 async def grow(cache: ResponseCache, first: int, count: int) -> None:

@@ -15,10 +15,10 @@ from cache.question import Question
 from cache.response_cache import ResponseCache
 from cache.verdict import Side, Verdict
 from core.embedder import Vector
+from tests.clock import HandClock
 from tests.unit.cache.fakes import (
     ON,
     Agreeing,
-    HandClock,
     ask,
     beside,
     completion,

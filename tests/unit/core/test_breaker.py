@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.breaker import Breaker, Tolerance
 from core.errors import DependencyFault
-from tests.unit.cache.fakes import HandClock
+from tests.clock import HandClock
 
 TOLERANCE = Tolerance(in_a_row=3, share=0.5, outcomes=10, cool=2.0)
 

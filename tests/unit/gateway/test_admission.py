@@ -11,19 +11,7 @@ from gateway.admission import Admission
 from gateway.auth import Priority
 from gateway.drain import DrainRate
 from gateway.ticket import Ticket
-
-
-class HandClock:
-    """Time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
+from tests.clock import HandClock
 
 
 def door(inside: int = 1, waiting: int = 8, wait: str = "5s", clock: HandClock | None = None) -> Admission:

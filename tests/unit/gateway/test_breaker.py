@@ -4,7 +4,7 @@ import pytest
 
 from gateway.upstream.breaker import FIRST_PAUSE, LONGEST_PAUSE, MIN_FAULTS, WINDOW, Breaker
 from gateway.upstream.budget import FLOOR, MOST, SHARE, RetryBudget
-from tests.unit.gateway.test_admission import HandClock
+from tests.clock import HandClock
 
 
 @pytest.fixture

@@ -20,21 +20,9 @@ from gateway.console.viewers import COOKIE, LIFE, Sessions, at_home, secret_of, 
 from gateway.console.watch import LEAST, Watch
 from gateway.metering import Usage
 from gateway.siblings import Alone, Family
+from tests.clock import HandClock
 
 ROOT = Path(site.__file__).parent
-
-
-class HandClock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now + 1_000_000
 
 
 def account(number: int = 0, **known: object) -> Account:

@@ -10,6 +10,7 @@ from core.errors import UpstreamTimeout
 from gateway.interrupt import ClientGone, Interruptible
 from gateway.patience import Patience
 from gateway.timers import Timers
+from tests.clock import HandClock
 
 
 async def forever() -> None:
@@ -115,26 +116,13 @@ async def test_waiting_is_added_up() -> None:
         patience.end()
 
 
-class HandClock:
-    """Time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize(
     ("came", "waited"),
     [(None, 0.5), (100.2, 0.2), (99.0, 0.0)],
     ids=["not known", "before its turn", "before the wait"],
 )
 async def test_what_has_come_waits_for_its_turn_and_not_for_the_tier(came: float | None, waited: float) -> None:
-    clock = HandClock()
+    clock = HandClock(100.0)
     async with Interruptible() as block:
         patience = Patience(block, Timeout(), clock, Timers())
         patience.begin()
@@ -153,7 +141,7 @@ async def test_what_has_come_waits_for_its_turn_and_not_for_the_tier(came: float
     ("wait", "waited"), [(0.5, 0.8), (0.0, 0.0)], ids=["the tier is behind", "the next piece was there"]
 )
 async def test_work_on_a_piece_delays_nobody_where_the_next_one_is_still_to_come(wait: float, waited: float) -> None:
-    clock = HandClock()
+    clock = HandClock(100.0)
     async with Interruptible() as block:
         patience = Patience(block, Timeout(), clock, Timers())
         patience.begin()

@@ -18,7 +18,7 @@ from gateway.limits.limiter import Limiter
 from gateway.limits.memory import MemoryLedger
 from gateway.limits.month import month_of, rest_of_month
 from gateway.metering import Usage
-from tests.unit.gateway.test_admission import HandClock
+from tests.clock import HandClock
 
 PRICE = Price(input=1.0, output=2.0)
 
@@ -76,7 +76,7 @@ def test_a_month_ends_at_midnight_of_utc() -> None:
 
 
 async def test_each_limit_has_its_reason_and_a_new_month_is_a_new_budget() -> None:
-    clock = HandClock()
+    clock = HandClock(ahead=0.0)
     clock.now = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
     doors, _ = limiter(MemoryLedger(clock))
     who = identity(requests_per_minute=2, concurrency=1)

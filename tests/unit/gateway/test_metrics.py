@@ -12,7 +12,7 @@ from gateway.journal import Journal
 from gateway.metering import Usage
 from gateway.metrics import MAX_VALUES, TABLE, Metrics
 from gateway.settle import Settlement
-from tests.unit.gateway.test_admission import HandClock
+from tests.clock import HandClock
 
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
