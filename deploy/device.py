@@ -1,6 +1,7 @@
 """What engines run on here: NVIDIA GPUs or the CPU, found without importing torch, and the CPU's engine defaults."""
 
 import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,11 @@ def engine_device() -> Device | None:
         return "cpu" if "cpu" in importlib.metadata.version("vllm") else "gpu"
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def nixl_installed() -> bool:
+    """Whether engines here can hand over KV blocks: vLLM's connector needs NIXL, which vLLM itself does not demand."""
+    return any(importlib.util.find_spec(name) is not None for name in ("nixl", "nixl_rocm"))
 
 
 def cores() -> int:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from core.config import Config, Tier, validate
 from core.config.load import Document, apply_overrides, read_document
 from core.errors import ConfigError, ForebayError
-from deploy.device import Device, available_memory, engine_device, gpu_count
+from deploy.device import Device, available_memory, engine_device, gpu_count, nixl_installed
 from deploy.engine import check_engines
 from deploy.groups import Group, groups
 from deploy.local import free_port
@@ -33,16 +33,19 @@ class CannotStart(ForebayError):
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has: what its vLLM was built for (None: not installed), NVIDIA GPUs, free memory in bytes."""
+    """What this machine has: what its vLLM was built for (None: not installed), NVIDIA GPUs, free memory in bytes, and
+    whether engines can hand over KV blocks.
+    """
 
     engine: Device | None
     gpus: int
     memory: int
+    nixl: bool = True
 
     @classmethod
     def here(cls) -> "Machine":
         """This one, as it is."""
-        return cls(engine_device(), gpu_count(), available_memory())
+        return cls(engine_device(), gpu_count(), available_memory(), nixl_installed())
 
     @property
     def device(self) -> Device:
@@ -92,7 +95,7 @@ def plan(path: Path | None, device: Device, environ: Mapping[str, str] = os.envi
 
 
 def refuse_what_cannot_run(plan: Plan, machine: Machine) -> None:
-    """Raise CannotStart for what would only be found after minutes: a taken port, no engine, too little memory."""
+    """Raise CannotStart for what would only be found after minutes: a taken port, no engine or NIXL, too little memory."""
     _check_port(plan.config)
     if not plan.own:
         return
@@ -103,6 +106,7 @@ def refuse_what_cannot_run(plan: Plan, machine: Machine) -> None:
             "or give the tiers' urls"
         )
     _check_adapters(plan)
+    _check_handing_over(plan, machine)
     if machine.engine == "gpu":
         _check_gpus(plan, machine.gpus)
     else:
@@ -141,6 +145,15 @@ def _check_adapters(plan: Plan) -> None:
         for adapter, source in tier.adapters.items():
             if Path(source).is_absolute() and not Path(source).is_dir():
                 raise CannotStart(f"tiers.{name}.adapters.{adapter}: there is no folder {source}")
+
+
+def _check_handing_over(plan: Plan, machine: Machine) -> None:
+    apart = [name for name, tier in plan.own.items() if tier.disaggregation is not None]
+    if apart and not machine.nixl:
+        raise CannotStart(
+            f"tiers.{apart[0]}.disaggregation: NIXL is not installed, so no KV blocks can be handed over: install nixl "
+            "(forebay[cpu] and forebay[gpu] bring it), or remove disaggregation"
+        )
 
 
 def _check_gpus(plan: Plan, there: int) -> None:

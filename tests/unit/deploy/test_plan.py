@@ -2,8 +2,9 @@
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -105,6 +106,17 @@ def test_without_vllm_only_tiers_elsewhere_can_be_used(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="vLLM is not installed, so tier small cannot run here"):
         refuse_what_cannot_run(planned(tmp_path, document()), bare)
     refuse_what_cannot_run(planned(tmp_path, document(urls=["http://127.0.0.1:2"])), bare)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+def test_prefill_and_decode_apart_need_nixl(tmp_path: Path, engine: Literal["cpu", "gpu"]) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1024))
+    there = Machine(engine, gpus=2, memory=64 * GIB)
+    apart = planned(tmp_path, document(source=str(tmp_path), disaggregation={}))
+    with pytest.raises(CannotStart, match=r"tiers\.small\.disaggregation: NIXL is not installed"):
+        refuse_what_cannot_run(apart, replace(there, nixl=False))
+    refuse_what_cannot_run(apart, there)
+    refuse_what_cannot_run(planned(tmp_path, document(source=str(tmp_path))), replace(there, nixl=False))
 
 
 def test_too_little_memory_is_said_with_both_figures(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from core.config import validate
 from deploy.combinations import check_combinations
+from deploy.device import nixl_installed
 from deploy.groups import groups
 from deploy.tiers import llm_config
 from tests.golden.layouts import LAYOUTS, document, rendered
@@ -239,3 +240,11 @@ def test_another_policy_may_decide_about_replicas() -> None:
     scaling = serve.deployment(Anything, **config.deployment_config)._deployment_config.autoscaling_config
     assert (scaling.min_replicas, scaling.max_replicas) == (1, 3)
     assert scaling.policy.policy_function == "operator:itemgetter"
+
+
+def test_the_connector_finds_nixl() -> None:
+    """vLLM starts without it; a tier whose prefill and decode are apart then ends while it is starting."""
+    from vllm.distributed.nixl_utils import NixlWrapper
+
+    assert nixl_installed()
+    assert NixlWrapper is not None
