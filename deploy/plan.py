@@ -95,7 +95,7 @@ def plan(path: Path | None, device: Device, environ: Mapping[str, str] = os.envi
 
 
 def refuse_what_cannot_run(plan: Plan, machine: Machine) -> None:
-    """Raise CannotStart for what would only be found after minutes: a taken port, no engine or NIXL, too little memory."""
+    """Raise CannotStart for what would only be found after minutes: a taken port, no engine or NIXL, little memory."""
     _check_port(plan.config)
     if not plan.own:
         return
