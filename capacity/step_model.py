@@ -43,7 +43,7 @@ class PrefillCost:
     first (the roofline's ridge; 0 where not fitted). Prompt tokens beyond cost `token_s`.
 
     `mixed_s`: what a step that also decodes takes longer than the larger of the two fixed times explains (0 where not
-    fitted): attention of decoded tokens and of prompts are separate calls, and a CPU hides neither behind the other.
+    fitted).
     """
 
     fixed_s: float

@@ -228,7 +228,7 @@ def decode_step(run: Measured, prompt: float) -> DecodeStep:
             "--batches, or larger --steps"
         )
     # The mean of all, not the median: a step that takes twice as long now and then is a part of what steps take. Their
-    # tail is to the right, so a mean without the extremes is too small: by 2 % without 2 % at both ends, on a CPU.
+    # tail is to the right, so a mean without the extremes at both ends is too small.
     return DecodeStep(len(found), float(np.concatenate(context).mean()) * len(found), float(gaps.mean()))
 
 
